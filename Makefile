@@ -1,0 +1,48 @@
+# Everything a fresh machine needs is two commands away: `make serve` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help serve test check format lock clean
+
+help:
+	@echo "make serve   install, fetch the default model, serve on 127.0.0.1:8000"
+	@echo "make test    install what the tests need, then run all tests"
+	@echo "make check   format, lint, types, import rules, then all tests"
+	@echo "make format  rewrite the code in the project's format"
+	@echo "make lock    pin the newest allowed dependencies into requirements.lock"
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "Python 3.11 to 3.13 is needed; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+serve: $(VENV)/.installed
+	exec $(BIN)/racer-csd serve $(ARGS)
+
+test: $(VENV)/.installed
+	$(BIN)/racer-csd fetch smollm2
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory test
+
+format: $(VENV)/.installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:
+	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-annotate --no-header --allow-unsafe --constraint constraints.txt --output-file requirements.lock pyproject.toml
+	sed -i -e 's/+cpu$$//' -e '/^#/d' -e '/^$$/d' requirements.lock
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,48 @@
+"""Errors the engine raises. They know no HTTP; the API turns them into responses in one place."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of all; the message can be shown to a user."""
+
+
+class InvalidRequest(EngineError):
+    """A request the engine cannot run. param names the field, dotted."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt plus budget do not fit the context."""
+
+    def __init__(self, prompt_tokens: int, max_tokens: int | None, max_context: int, param: str = "prompt") -> None:
+        wanted = f"{prompt_tokens} prompt tokens" + (f" and {max_tokens} to generate" if max_tokens else "")
+        super().__init__(
+            f"This model's context is {max_context} tokens, but the request asks for {wanted}. "
+            "Shorten the prompt or lower max_tokens.",
+            param,
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_context = max_context
+
+
+class QueueFull(EngineError):
+    """No place in the waiting queue. retry_after: seconds."""
+
+    def __init__(self, retry_after: int = 1) -> None:
+        super().__init__("The server is busy: its queue is full. Try again later.")
+        self.retry_after = retry_after
+
+
+class EngineClosed(EngineError):
+    """The engine is stopping or has stopped."""
+
+    def __init__(self, message: str = "The engine is shutting down.") -> None:
+        super().__init__(message)
+
+
+class ModelLoadError(EngineError):
+    """A model could not be loaded; the message says what to do."""

@@ -1,0 +1,93 @@
+"""What the engine reports back while it generates, and what it tells an observer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+FinishReason = Literal["stop", "length", "cancelled"]
+SourceName = Literal["retrieval", "copy_logit", "draft_model", "target"]
+SOURCE_NAMES: tuple[SourceName, ...] = ("retrieval", "copy_logit", "draft_model", "target")
+PHASES = ("draft", "forward", "walk", "commit", "learn")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """Counts of one finished generation. emitted = num_accepted + num_steps + 1 (the first token, chosen by the prefill)."""
+
+    drafter: str
+    verifier: str
+    num_steps: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    emitted: int
+    acceptance_histogram: tuple[int, ...]  # [a] = verify steps that kept a draft tokens
+    tokens_by_source: dict[str, int]  # keys: SOURCE_NAMES
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """MAT: tokens emitted by verify steps over verify steps; 1.0 where no verify step ran."""
+        return (self.num_accepted_tokens + self.num_steps) / self.num_steps if self.num_steps else 1.0
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Tokens emitted by one step. text is what can be shown by now: held-back characters come with a later event."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    sources: tuple[SourceName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a generation that did not fail. text is the rest that was held back."""
+
+    reason: FinishReason
+    stop_reason: str | int | None  # the stop string or stop token id that ended it, None for EOS and length
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    stats: SpeculationStats
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a generation that failed; error says why, without the user's text."""
+
+    error: Exception
+
+
+Event = Delta | Finished | Failed
+EventSink = Callable[[Event], None]  # called on the engine's worker thread: must return at once
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One engine step over all sessions that took part."""
+
+    sessions: int
+    nodes: int  # verified, roots included
+    drafted: int  # nodes without the roots
+    accepted_lengths: tuple[int, ...]  # per session: draft tokens kept
+    emitted_by_source: dict[str, int]
+    phase_seconds: dict[str, float] = field(default_factory=dict)  # keys: PHASES
+
+
+class EngineObserver(Protocol):
+    """Hears of everything countable; an error it raises is logged once and never reaches a request."""
+
+    def step(self, record: StepRecord) -> None: ...
+
+    def prefilled(self, tokens: int) -> None: ...
+
+    def first_token(self, seconds: float) -> None: ...
+
+    def inter_token(self, seconds: float, tokens: int) -> None: ...
+
+    def finished(self, reason: FinishReason | Literal["error"], seconds: float, prompt_tokens: int, completion_tokens: int) -> None: ...

@@ -1,0 +1,67 @@
+"""The engine as its users see it: the API, the benchmark and the synthetic engine of the tests share this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.engine.events import EngineObserver, EventSink
+from app.engine.request import GenerationRequest
+from app.text.codec import TextCodec
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Facts about the loaded target."""
+
+    name: str  # the id clients use
+    architecture: str
+    dtype: str
+    device: str
+    threads: int
+    parameters: int
+    vocab_size: int  # ids below this are valid
+    max_context: int  # tokens, prompt and answer together
+    tree_attention: bool  # False: the self-check failed and the engine decodes plainly
+    drafter: str  # server default
+    verifier: str
+    max_nodes: int  # the largest budget a request may ask for, and the default
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """A snapshot, cheap to take from any thread."""
+
+    running: int
+    waiting: int
+    kv_usage_ratio: float  # 0..1 of the KV budget reserved
+    heartbeat_age: float  # seconds since the worker last went round its loop (it does so at least once a second)
+    alive: bool  # the worker thread runs
+    ready: bool  # the model produced a token, and the engine accepts work
+
+
+class GenerationHandle(Protocol):
+    """A submitted generation."""
+
+    def cancel(self) -> None:
+        """Drop it: idempotent, from any thread. Its session is freed within one step; the last event is Finished("cancelled")."""
+
+
+class EngineInterface(Protocol):
+    info: ModelInfo
+    codec: TextCodec
+    observer: EngineObserver | None
+
+    def submit(self, request: GenerationRequest, sink: EventSink) -> GenerationHandle:
+        """Queue a generation; events arrive on the worker thread, the last is Finished or Failed.
+
+        Raises InvalidRequest, ContextLengthExceeded, QueueFull, EngineClosed before anything is queued.
+        """
+
+    def status(self) -> EngineStatus: ...
+
+    def drain(self) -> None:
+        """Refuse new work (EngineClosed) from now on; what runs goes on."""
+
+    def close(self, grace: float = 0.0) -> None:
+        """Drain, wait up to grace seconds for running work, fail what is left with EngineClosed, join the worker."""
