@@ -1,0 +1,106 @@
+"""Request bodies: size and type checked before anything is parsed, JSON parsed off the event loop."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn, TypeVar
+
+from anyio import to_thread
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from app.api.errors import ApiError, bad_value
+from app.api.request_model import RequestModel
+from app.api.validation import validate
+
+Model = TypeVar("Model", bound=RequestModel)
+
+INLINE_BYTES = 16 * 1024  # a body up to here is parsed faster than a thread is woken
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+async def read_body(request: Request, model: type[Model], max_bytes: int) -> Model:
+    """The validated body. Raises ApiError: 400 (JSON, values), 413 (more than max_bytes), 415 (not JSON)."""
+    _check_type(request)
+    raw = await _read(request, max_bytes)
+    if len(raw) <= INLINE_BYTES:
+        return parse(raw, model)
+    return await to_thread.run_sync(parse, raw, model)
+
+
+def parse(raw: bytes, model: type[Model]) -> Model:
+    """Bytes -> request. Raises ApiError 400."""
+    try:
+        text = raw.decode("utf-8-sig")
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except UnicodeDecodeError:
+        raise bad_value("The body is not valid UTF-8.", code="invalid_json") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise bad_value(f"The body is not valid JSON: {error.msg} ({place}).", code="invalid_json") from None
+    except (ValueError, RecursionError):  # NaN, integers of thousands of digits, absurd nesting
+        raise bad_value("The body is not valid JSON: a number or its nesting is out of bounds.", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise bad_value("The body must be a JSON object.", code="invalid_json")
+    if _SURROGATE_ESCAPE.search(text):
+        _refuse_lone_surrogates(data)
+    return validate(model, data)
+
+
+def _check_type(request: Request) -> None:
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "The body must be JSON: send 'Content-Type: application/json'.", code="unsupported_media_type")
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise ApiError(415, "Compressed request bodies are not supported.", code="unsupported_media_type")
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise _too_large(max_bytes)
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes)
+    except ClientDisconnect:
+        raise bad_value("The body is incomplete.", code="invalid_json") from None  # nobody is left to read this
+    return bytes(body)
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(413, f"The body is larger than the {max_bytes} bytes this server takes.", code="body_too_large")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _refuse_lone_surrogates(data: dict[str, Any]) -> None:
+    """A half of a UTF-16 pair, written as an escape, is not text: it could be neither tokenised nor sent back."""
+    stack: list[tuple[str, Any]] = [("", data)]
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, str):
+            if not _is_text(value):
+                raise bad_value("A string holds a lone surrogate, which is not a character.", path or None)
+        elif isinstance(value, list):
+            stack.extend((f"{path}.{index}", item) for index, item in enumerate(value))
+        elif isinstance(value, dict):
+            if not all(map(_is_text, value)):
+                raise bad_value("The name of a field holds a lone surrogate, which is not a character.", path or None)
+            stack.extend((_below(path, key), item) for key, item in value.items())
+
+
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _below(path: str, key: str) -> str:
+    """The path of a member; a name that does not look like a field's is the user's text and stays out of messages."""
+    if len(key) > 40 or not key.isascii() or not key.isidentifier():
+        return path
+    return f"{path}.{key}" if path else key

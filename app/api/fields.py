@@ -1,0 +1,103 @@
+"""OpenAI fields that do nothing here. One rule for all: a field is honoured, or harmless and ignored, or refused.
+
+Any field that is neither in a schema nor in these tables is refused with 400. `null` always means absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.api.validation import refused
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """A field that is known but not supported: accepted at values that change nothing, refused at all others."""
+
+    values: tuple[object, ...] = ()
+    why: str = "is not supported by this server"
+
+    def allows(self, value: object) -> bool:
+        # True == 1 == 1.0 in Python, but not in JSON
+        return any(type(value) is type(harmless) and value == harmless for harmless in self.values)
+
+    def reason(self) -> str:
+        shown = ", ".join(_json(value) for value in self.values if not isinstance(value, float))
+        return f"{self.why}; leave it out" + (f" or send {shown}" if shown else "")
+
+
+# Labels, hints and billing: they change no answer, so they are accepted with any value and ignored.
+IGNORED = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prediction",
+        "reasoning_effort",
+        "verbosity",
+        "parallel_tool_calls",  # tools themselves are refused, so there is nothing to parallelise
+    }
+)
+IGNORED_STREAM_OPTIONS = frozenset({"include_obfuscation"})
+
+_SHARED = {
+    "n": NoEffect((1,), "other than 1 is not supported by this server"),
+    "presence_penalty": NoEffect((0, 0.0)),
+    "frequency_penalty": NoEffect((0, 0.0)),
+    "repetition_penalty": NoEffect((1, 1.0)),
+    "min_tokens": NoEffect((0,)),
+    "logit_bias": NoEffect(({},)),
+    "response_format": NoEffect(({"type": "text"},)),
+}
+COMPLETION_NO_EFFECT: Mapping[str, NoEffect] = {
+    **_SHARED,
+    "best_of": NoEffect((1,)),
+    "echo": NoEffect((False,)),
+    "logprobs": NoEffect((False,)),
+    "suffix": NoEffect(("",)),
+}
+CHAT_NO_EFFECT: Mapping[str, NoEffect] = {
+    **_SHARED,
+    "audio": NoEffect(),
+    "function_call": NoEffect(("none", "auto")),
+    "functions": NoEffect(([],)),
+    "logprobs": NoEffect((False,)),
+    "modalities": NoEffect((["text"],)),
+    "tool_choice": NoEffect(("none", "auto")),
+    "tools": NoEffect(([],)),
+    "top_logprobs": NoEffect((0,)),
+    "web_search_options": NoEffect(),
+}
+SPECULATIVE_NO_EFFECT: Mapping[str, NoEffect] = {
+    "lambda": NoEffect(why="needs the csd verifier, which this server does not offer"),
+    "tau": NoEffect(why="needs the csd verifier, which this server does not offer"),
+}
+MESSAGE_NO_EFFECT: Mapping[str, NoEffect] = {  # openai-python writes these into the messages it gave out
+    "annotations": NoEffect(([],)),
+    "audio": NoEffect(),
+    "function_call": NoEffect(),
+    "refusal": NoEffect(),
+}
+
+
+def keep_supported(data: Mapping[str, Any], ignored: frozenset[str], no_effect: Mapping[str, NoEffect]) -> dict[str, Any]:
+    """The fields that are left for the schema: null, ignored and harmless ones are dropped. Raises a validation error."""
+    kept: dict[str, Any] = {}
+    for name, value in data.items():
+        if value is None or name in ignored:
+            continue
+        if (rule := no_effect.get(name)) is None:
+            kept[name] = value
+        elif not rule.allows(value):
+            raise refused(rule.reason(), name)
+    return kept
+
+
+def _json(value: object) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value).replace("'", '"')

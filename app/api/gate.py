@@ -1,0 +1,84 @@
+"""The outermost layer: request ids, keys, counted replies, and a clean 500 for what nobody foresaw."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.auth import OPEN_PATHS
+from app.api.errors import server_error, unauthorized
+from app.api.service import Service
+
+logger = logging.getLogger(__name__)
+
+ROUTES = (
+    "/",
+    "/health",
+    "/ready",
+    "/metrics",
+    "/docs",
+    "/openapi.json",
+    "/v1/models",
+    "/v1/models/{model}",
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/tokenize",
+    "/detokenize",
+)
+CLIENT_LEFT = 499  # nginx's number for a client that did not wait for the reply
+
+
+class Gate:
+    """Plain ASGI: a wrapper that reads or buffers bodies would hide clients that leave."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        state["request_id"] = uuid.uuid4().hex
+        status = 0
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                mark = (b"x-request-id", state["request_id"].encode())
+                message = {**message, "headers": [*message.get("headers", ()), mark]}
+            await send(message)
+
+        try:
+            tenant = self._service.keys.tenant(_authorization(scope))
+            state["tenant"] = tenant or ""
+            if tenant is None and scope["path"] not in OPEN_PATHS:
+                await unauthorized().response()(scope, receive, send_marked)
+            else:
+                await self._app(scope, receive, send_marked)
+        except Exception:
+            logger.exception("request %s failed", state["request_id"])
+            if status:  # too late for another reply: the server closes the connection
+                raise
+            await server_error().response()(scope, receive, send_marked)
+        finally:
+            self._service.metrics.http_reply(_route(scope["path"]), status or CLIENT_LEFT)
+
+
+def name_request(request: Request, prefix: str) -> str:
+    """The id of the reply, which X-Request-Id repeats."""
+    request.state.request_id = prefix + request.state.request_id
+    return str(request.state.request_id)
+
+
+def _authorization(scope: Scope) -> bytes | None:
+    return next((value for name, value in scope["headers"] if name == b"authorization"), None)
+
+
+def _route(path: str) -> str:
+    return "/v1/models/{model}" if path.startswith("/v1/models/") else path

@@ -1,0 +1,90 @@
+"""Chat messages: what clients send, and the plain dicts a chat template takes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from app.api.fields import MESSAGE_NO_EFFECT
+from app.api.request_model import RequestModel
+from app.api.validation import refused
+
+
+def join_parts(value: Any) -> Any:
+    """The text of a content: a string as it is, a list of text parts joined in order with nothing between."""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for index, part in enumerate(value):
+        if not isinstance(part, dict):
+            raise refused("must be an object", str(index))
+        if part.get("type") != "text":
+            raise refused("must be 'text': this server takes no other parts", f"{index}.type")
+        if not isinstance(part.get("text"), str):
+            raise refused("must be a string", f"{index}.text")
+        if part.keys() - {"type", "text"}:
+            raise refused("has a field this server does not know", str(index))
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+Content = Annotated[
+    str,
+    BeforeValidator(join_parts),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}},
+                },
+            ]
+        }
+    ),
+]
+
+
+class FunctionCall(RequestModel):
+    name: str
+    arguments: str = Field("", description="JSON text")
+
+
+class ToolCall(RequestModel):
+    """A call that an earlier answer made."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(RequestModel):
+    """One turn. Content may be null, and missing for an assistant: both count as empty."""
+
+    no_effect = MESSAGE_NO_EFFECT
+    roles: ClassVar[tuple[str, ...]] = ("system", "user", "assistant", "tool", "developer")
+
+    role: Literal["system", "user", "assistant", "tool", "developer"]
+    content: Content
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = Field(None, description="Assistant only")
+    tool_call_id: str | None = Field(None, description="Tool only")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_content(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("content") is None and ("content" in data or data.get("role") == "assistant"):
+            return {**data, "content": ""}
+        return data
+
+    @model_validator(mode="after")
+    def _fits_role(self) -> Message:
+        if self.tool_calls and self.role != "assistant":
+            raise refused("goes with the role assistant only", "tool_calls")
+        if self.tool_call_id is not None and self.role != "tool":
+            raise refused("goes with the role tool only", "tool_call_id")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)

@@ -1,0 +1,70 @@
+"""GET /v1/models, POST /tokenize, POST /detokenize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+
+from app.api.body import read_body
+from app.api.errors import bad_value
+from app.api.preparation import check_ids
+from app.api.schemas import DetokenizeBody, TokenizeBody
+from app.api.service import Service, service_of
+from app.text.codec import TextCodec
+
+router = APIRouter()
+
+
+@router.get("/v1/models", summary="The served model, as a list")
+async def models(request: Request) -> dict[str, Any]:
+    return {"object": "list", "data": [_model(service_of(request))]}
+
+
+@router.get("/v1/models/{model:path}", summary="The served model")
+async def model(request: Request, model: str) -> dict[str, Any]:
+    service = service_of(request)
+    found = _model(service)
+    service.check_model(model)
+    return found
+
+
+@router.post("/tokenize", summary="Token ids of a text or of chat messages")
+async def tokenize(request: Request) -> dict[str, Any]:
+    service = service_of(request)
+    engine = service.ready_engine()
+    body = await read_body(request, TokenizeBody, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    tokens = await to_thread.run_sync(_encode, body, engine.codec)
+    return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.info.max_context}
+
+
+@router.post("/detokenize", summary="Text of token ids")
+async def detokenize(request: Request) -> dict[str, Any]:
+    service = service_of(request)
+    engine = service.ready_engine()
+    body = await read_body(request, DetokenizeBody, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    check_ids(body.tokens, engine.codec.vocab_size, "tokens")
+    return {"prompt": await to_thread.run_sync(engine.codec.decode, body.tokens, False)}
+
+
+def _encode(body: TokenizeBody, codec: TextCodec) -> list[int]:
+    if body.messages is not None:
+        return codec.encode_chat([message.for_template() for message in body.messages])
+    try:
+        return codec.encode(body.prompt or "", body.add_special_tokens)
+    except ValueError:
+        raise bad_value("`prompt` cannot be tokenised.", "prompt") from None
+
+
+def _model(service: Service) -> dict[str, Any]:
+    info = service.ready_engine().info
+    return {
+        "id": info.name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "racer-csd",
+        "max_model_len": info.max_context,
+    }

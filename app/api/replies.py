@@ -1,0 +1,147 @@
+"""What OpenAI's clients get back: whole answers and chunks, for completions and for chat."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.engine.events import SOURCE_NAMES, Delta, Finished, SpeculationStats
+from app.text.codec import TextCodec
+
+# Line separators to some readers of event streams, plain characters to JSON: written as escapes they are safe for both.
+_LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyKind:
+    """How completions and chat differ in what they send."""
+
+    prefix: str  # of the request id
+    whole_object: str
+    chunk_object: str
+    opens_with_role: bool
+
+    def whole(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}} if self.opens_with_role else {"text": text}
+
+    def part(self, text: str) -> dict[str, Any]:
+        if not self.opens_with_role:
+            return {"text": text}
+        return {"delta": {"content": text} if text else {}}
+
+
+COMPLETION = ReplyKind("cmpl-", "text_completion", "text_completion", opens_with_role=False)
+CHAT = ReplyKind("chatcmpl-", "chat.completion", "chat.completion.chunk", opens_with_role=True)
+ROLE_DELTA = {"delta": {"role": "assistant", "content": ""}}
+
+
+@dataclass(slots=True)
+class Answer:
+    """One choice as it grows."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def add(self, event: Delta | Finished, tracer: TextCodec | None) -> None:
+        self.texts.append(event.text)
+        if isinstance(event, Finished):
+            self.finished = event
+        elif tracer is not None:
+            self.trace.extend(trace_of(event, tracer))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The parts that all chunks of one reply share."""
+
+    kind: ReplyKind
+    id: str
+    model: str
+    fingerprint: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, answers: Sequence[Answer], *, trace: bool) -> dict[str, Any]:
+        """The non-streamed reply; every answer is finished."""
+        ends = [answer.finished for answer in answers if answer.finished is not None]
+        choices = []
+        for answer, end in zip(answers, ends, strict=True):
+            choice = self.choice(answer.index, self.kind.whole("".join(answer.texts)), end)
+            choices.append(choice | ({"trace": answer.trace} if trace else {}))
+        body = self._body(self.kind.whole_object, choices)
+        return body | {"usage": usage_of(ends), "metrics": metrics_of(ends)}
+
+    def choice(self, index: int, content: dict[str, Any], end: Finished | None = None) -> dict[str, Any]:
+        choice = {"index": index, **content, "logprobs": None, "finish_reason": end.reason if end else None}
+        return choice | ({"stop_reason": end.stop_reason} if end else {})
+
+    def chunk(self, choices: Sequence[dict[str, Any]], **extra: Any) -> dict[str, Any]:
+        return self._body(self.kind.chunk_object, choices) | extra
+
+    def _body(self, name: str, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": list(choices),
+        }
+
+
+def usage_of(ends: Sequence[Finished]) -> dict[str, int]:
+    prompt = sum(end.prompt_tokens for end in ends)
+    completion = sum(end.completion_tokens for end in ends)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def metrics_of(ends: Sequence[Finished]) -> dict[str, Any]:
+    """The `metrics` member; several choices are summed."""
+    stats = merge([end.stats for end in ends])
+    return {
+        "speculative_decoding": {
+            "drafter": stats.drafter,
+            "verifier": stats.verifier,
+            "mean_acceptance_length": round(stats.mean_acceptance_length, 4),
+            "draft_acceptance_rate": round(stats.draft_acceptance_rate, 4),
+            "acceptance_histogram": list(stats.acceptance_histogram),
+            "num_spec_steps": stats.num_steps,
+            "num_draft_tokens": stats.num_draft_tokens,
+            "num_accepted_draft_tokens": stats.num_accepted_tokens,
+            "tokens_by_source": {source: stats.tokens_by_source.get(source, 0) for source in SOURCE_NAMES},
+            "rescues": 0,
+        }
+    }
+
+
+def merge(parts: Sequence[SpeculationStats]) -> SpeculationStats:
+    """The counts of several generations together; at least one."""
+    depth = max(len(part.acceptance_histogram) for part in parts)
+    padded = [(*part.acceptance_histogram, *[0] * (depth - len(part.acceptance_histogram))) for part in parts]
+    return SpeculationStats(
+        drafter=parts[0].drafter,
+        verifier=parts[0].verifier,
+        num_steps=sum(part.num_steps for part in parts),
+        num_draft_tokens=sum(part.num_draft_tokens for part in parts),
+        num_accepted_tokens=sum(part.num_accepted_tokens for part in parts),
+        emitted=sum(part.emitted for part in parts),
+        acceptance_histogram=tuple(sum(column) for column in zip(*padded, strict=True)),
+        tokens_by_source={source: sum(part.tokens_by_source.get(source, 0) for part in parts) for source in SOURCE_NAMES},
+    )
+
+
+def trace_of(delta: Delta, codec: TextCodec) -> list[dict[str, Any]]:
+    """Source of every token. text is the token on its own, so half a character shows as U+FFFD."""
+    return [
+        {"token": token, "text": codec.decode([token], skip_special_tokens=False), "source": source}
+        for token, source in zip(delta.token_ids, delta.sources, strict=True)
+    ]
+
+
+def dump(body: dict[str, Any]) -> bytes:
+    """JSON on one line, whatever the reader takes for a line."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).translate(_LINE_BREAKS).encode()

@@ -1,0 +1,136 @@
+"""Requests of every route, as clients write them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from app.api.fields import CHAT_NO_EFFECT, COMPLETION_NO_EFFECT, IGNORED, IGNORED_STREAM_OPTIONS, SPECULATIVE_NO_EFFECT
+from app.api.messages import Message
+from app.api.prompts import Prompts
+from app.api.request_model import RequestModel
+from app.api.validation import refused
+
+MAX_STOPS = 16
+INT64 = 1 << 63
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat runs to the end of the context
+
+
+def parse_stops(value: Any) -> Any:
+    """One string or a list -> tuple. An empty string would stop every answer before it starts, so it is refused."""
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list):
+        raise refused("must be a string or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise refused(f"may hold at most {MAX_STOPS} strings")
+    for index, stop in enumerate(stops):
+        at = "" if isinstance(value, str) else str(index)
+        if not isinstance(stop, str):
+            raise refused("must be a string", at)
+        if not stop:
+            raise refused("must not be empty", at)
+    return tuple(stops)
+
+
+Stops = Annotated[
+    tuple[str, ...],
+    BeforeValidator(parse_stops),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STOPS}]}),
+]
+TokenIds = list[Annotated[int, Field(ge=0)]]
+
+
+class StreamOptions(RequestModel):
+    ignored = IGNORED_STREAM_OPTIONS
+
+    include_usage: bool = Field(False, description="Send one more chunk with the usage before the end")
+
+
+class Speculative(RequestModel):
+    """How this request drafts; every member is optional."""
+
+    no_effect = SPECULATIVE_NO_EFFECT
+
+    drafter: Literal["racer", "none"] | None = Field(default=None, description="none is plain decoding")
+    verifier: Literal["exact"] | None = Field(default=None, description="exact: the answer is that of plain decoding")
+    max_nodes: int | None = Field(
+        default=None, ge=1, description="Nodes of a draft tree, root included; the server sets the maximum"
+    )
+    trace: bool = Field(default=False, description="Report the source of every token")
+
+
+class GenerationBody(RequestModel):
+    """What completions and chat share."""
+
+    ignored = IGNORED
+
+    model: str | None = Field(None, description="The served model; may be left out")
+    max_tokens: int | None = Field(None, ge=1, description="Tokens to generate at most")
+    max_completion_tokens: int | None = Field(None, ge=1, description="Newer name of max_tokens; wins over it")
+    temperature: float = Field(1.0, ge=0.0, le=2.0, description="0 is greedy")
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_k: int = Field(0, ge=-1, description="0 or -1: off")
+    min_p: float = Field(0.0, ge=0.0, le=1.0)
+    seed: int | None = Field(None, ge=-INT64, lt=INT64, description="Equal seeds give equal answers")
+    stop: Stops = Field((), description="Up to 16 strings that end the answer; they are not part of it")
+    stop_token_ids: TokenIds = Field([], description="Token ids that end the answer")
+    ignore_eos: bool = Field(False, description="Go on after the end-of-sequence token")
+    stream: bool = False
+    stream_options: StreamOptions | None = Field(None, description="Only with stream: true")
+    speculative: Speculative = Field(default_factory=Speculative)
+
+    @model_validator(mode="after")
+    def _options_need_stream(self) -> GenerationBody:
+        if self.stream_options is not None and not self.stream:
+            raise refused("needs `stream: true`", "stream_options")
+        return self
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens to generate at most, as the client said."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions. Without a budget it generates 16 tokens."""
+
+    no_effect = COMPLETION_NO_EFFECT
+
+    prompt: Prompts = Field(description="Text or token ids; several prompts give several choices")
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions. Without a budget it generates up to the end of the context."""
+
+    no_effect = CHAT_NO_EFFECT
+
+    messages: list[Message] = Field(min_length=1)
+
+
+class TokenizeBody(RequestModel):
+    """POST /tokenize: either a prompt or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool = Field(True, description="Add what the tokenizer puts around a text, such as BOS; prompt only")
+    messages: list[Message] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _either(self) -> TokenizeBody:
+        if self.prompt is None and self.messages is None:
+            raise refused("is required, or `messages`", "prompt")
+        if self.prompt is not None and self.messages is not None:
+            raise refused("and `messages` exclude each other", "prompt")
+        return self
+
+
+class DetokenizeBody(RequestModel):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: TokenIds

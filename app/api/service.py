@@ -1,0 +1,142 @@
+"""The engine as the routes see it: loading, ready, stopping, or failed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal, cast
+
+from fastapi import Request
+
+from app.api.auth import KeyRing
+from app.api.errors import ApiError, model_not_found, unavailable
+from app.engine.interface import EngineInterface, EngineStatus, ModelInfo
+from app.metrics import Metrics, package_version
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+STUCK_AFTER = 30.0  # seconds without a round of the worker's loop
+State = Literal["loading", "ready", "stopping", "failed"]
+
+
+class Service:
+    """Holds one engine from its loading to its close. Thread-safe."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine_factory: Callable[[], EngineInterface],
+        metrics: Metrics,
+        on_load_failure: Callable[[Exception], None],
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.keys = KeyRing(settings.keys)
+        self.created = int(time.time())
+        self.load_error: Exception | None = None
+        self._factory = engine_factory
+        self._on_load_failure = on_load_failure
+        self._engine: EngineInterface | None = None
+        self._stopping = False
+        self._lock = threading.Lock()
+        # a daemon: a download or a conversion in progress must not hold up the end of the process
+        self._loader = threading.Thread(target=self._load, name="racer-loader", daemon=True)
+        metrics.watch(self.status)
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to load; returns at once."""
+        self._loader.start()
+
+    @property
+    def loading(self) -> bool:
+        return self._loader.is_alive()
+
+    def drain(self) -> None:
+        """Refuse new work from now on."""
+        with self._lock:
+            self._stopping = True
+        if self._engine is not None:
+            self._engine.drain()
+
+    def stop(self, grace: float) -> None:
+        """Drain, give running work `grace` seconds, close the engine. Idempotent; blocks."""
+        self.drain()
+        if self._engine is not None:
+            self._engine.close(grace)
+
+    def _load(self) -> None:
+        try:
+            engine = self._factory()
+        except Exception as error:
+            self.load_error = error
+            logger.debug("loading failed", exc_info=error)
+            self._on_load_failure(error)
+            return
+        engine.observer = self.metrics
+        self.metrics.model_loaded(engine.info)
+        with self._lock:
+            too_late = self._stopping
+            self._engine = None if too_late else engine
+        if too_late:
+            engine.close()
+
+    # -- what routes ask -------------------------------------------------------------------------------------------------
+
+    def status(self) -> EngineStatus | None:
+        """None until the engine is loaded."""
+        return self._engine.status() if self._engine is not None else None
+
+    @property
+    def info(self) -> ModelInfo | None:
+        return self._engine.info if self._engine is not None else None
+
+    @property
+    def state(self) -> State:
+        if self.load_error is not None:
+            return "failed"
+        status = self.status()
+        if status is not None and (not status.alive or status.heartbeat_age >= STUCK_AFTER) and not self._stopping:
+            return "failed"
+        if self._stopping:
+            return "stopping"
+        return "ready" if status is not None and status.ready else "loading"
+
+    def ready_engine(self) -> EngineInterface:
+        """The engine, or ApiError 503 while it cannot serve."""
+        state = self.state
+        if self._engine is None or state != "ready":
+            raise not_ready(state)
+        return self._engine
+
+    def check_model(self, name: str | None) -> None:
+        """Raises 404 unless a request means the served model."""
+        served = self._engine.info.name if self._engine is not None else self.settings.served_name
+        if name is not None and name != served:
+            raise model_not_found(served)
+
+    @property
+    def fingerprint(self) -> str:
+        """What the answers depend on besides the request, as OpenAI's system_fingerprint."""
+        info = self.info
+        facts = (info.name, info.architecture, info.dtype, info.device, info.parameters) if info is not None else ()
+        return "fp_" + hashlib.sha256(repr((package_version(), *facts)).encode()).hexdigest()[:12]
+
+
+def not_ready(state: State) -> ApiError:
+    """503, with the state as code."""
+    texts = {
+        "loading": "The model is still loading. Try again later.",
+        "stopping": "The server is shutting down.",
+        "failed": "The engine has failed; the server's log says why.",
+    }
+    return unavailable(texts.get(state, "The server is not ready."), state)
+
+
+def service_of(request: Request) -> Service:
+    return cast(Service, request.app.state.service)

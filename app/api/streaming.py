@@ -1,0 +1,117 @@
+"""Answers as server-sent events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.api.disconnect import run_until_gone
+from app.api.errors import ApiError, as_api_error
+from app.api.generations import Generations
+from app.api.replies import ROLE_DELTA, Reply, dump, metrics_of, trace_of, usage_of
+from app.engine.errors import EngineError
+from app.engine.events import Delta, Finished
+from app.text.codec import TextCodec
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_AFTER = 15.0  # seconds of silence
+# A comment without a blank line of its own: some readers take the blank line for the end of an event without data.
+KEEP_ALIVE = b": keep-alive\n"
+DONE = b"data: [DONE]\n\n"
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+    "Connection": "close",  # the end of the connection is the end of the stream, also after a failure
+}
+
+
+class EventStream(Response):
+    """Sends frames as they come; the headers leave before the first one is there."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+        """on_end: called once or more when the stream is over, whatever ended it."""
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._frames = frames
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await run_until_gone(receive, self._send_all(send), self._on_end)
+
+    async def _send_all(self, send: Send) -> None:
+        async for frame in self._frames:
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def frames(
+    reply: Reply,
+    generations: Generations,
+    *,
+    include_usage: bool,
+    tracer: TextCodec | None = None,
+    keep_alive_after: float = KEEP_ALIVE_AFTER,
+) -> AsyncIterator[bytes]:
+    """All frames of one stream. A failure is one frame with an error object, and the last. tracer: report token sources."""
+    try:
+        chunks = _Chunks(reply, include_usage, tracer)
+        while generations.open:
+            item = await generations.next(keep_alive_after)
+            if item is None:
+                yield KEEP_ALIVE
+                continue
+            for chunk in chunks.of(*item, last=generations.open == 0):
+                yield _frame(chunk)
+        if include_usage:
+            yield _frame(reply.chunk([], usage=usage_of(chunks.ends)))
+        yield DONE
+    except Exception as error:
+        if not isinstance(error, EngineError | ApiError):
+            logger.error("a stream failed", exc_info=error)
+        yield _frame(as_api_error(error).body())
+
+
+class _Chunks:
+    """Turns events into chunks: the role first, no chunk without content but those that carry an end."""
+
+    def __init__(self, reply: Reply, include_usage: bool, tracer: TextCodec | None) -> None:
+        self._reply = reply
+        self._extra: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._tracer = tracer
+        self._trace: dict[int, list[dict[str, Any]]] = {}  # per choice: tokens whose text is still held back
+        self._opened: set[int] = set()
+        self.ends: list[Finished] = []
+
+    def of(self, index: int, event: Delta | Finished, *, last: bool) -> list[dict[str, Any]]:
+        """last: the event ends the last open choice, whose chunk carries the metrics of all."""
+        reply, chunks = self._reply, []
+        if reply.kind.opens_with_role and index not in self._opened:
+            self._opened.add(index)
+            chunks.append(reply.chunk([reply.choice(index, ROLE_DELTA)], **self._extra))
+        if isinstance(event, Finished):
+            self.ends.append(event)
+            choice = reply.choice(index, reply.kind.part(event.text), event) | self._traced(index)
+            metrics = {"metrics": metrics_of(self.ends)} if last else {}
+            chunks.append(reply.chunk([choice], **self._extra, **metrics))
+            return chunks
+        if self._tracer is not None:
+            self._trace.setdefault(index, []).extend(trace_of(event, self._tracer))
+        if event.text:
+            choice = reply.choice(index, reply.kind.part(event.text)) | self._traced(index)
+            chunks.append(reply.chunk([choice], **self._extra))
+        return chunks
+
+    def _traced(self, index: int) -> dict[str, Any]:
+        return {} if self._tracer is None else {"trace": self._trace.pop(index, [])}
+
+
+def _frame(body: dict[str, Any]) -> bytes:
+    return b"data: " + dump(body) + b"\n\n"

@@ -1,0 +1,227 @@
+"""The command `racer-csd`: serve, fetch, generate, info."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import logging
+import os
+import platform
+import queue
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from app.engine.errors import EngineClosed
+from app.engine.events import Event, Failed, Finished
+from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.settings import Settings, SettingsError, flag, read_settings
+
+if TYPE_CHECKING:  # the model libraries take seconds to import: only commands that need them pay
+    from app.engine.engine import Engine
+    from app.engine.interface import EngineInterface
+
+logger = logging.getLogger("racer-csd")
+FAILURE, USAGE = 1, 2
+
+cli = typer.Typer(
+    name="racer-csd",
+    help="OpenAI-compatible inference that makes causal language models answer faster, without training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # --max_nodes is --max-nodes
+    context_settings={"token_normalize_func": lambda name: name.replace("_", "-"), "help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Entry point. Exit code 0 when all went well, 1 on a failure, 2 on wrong usage; errors are one line on stderr."""
+    try:
+        cli()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except SettingsError as error:
+        _fail(str(error), USAGE)
+    except Exception as error:
+        logger.debug("failed", exc_info=error)
+        _fail(_one_line(error), FAILURE)
+
+
+# -- serve ---------------------------------------------------------------------------------------------------------------
+
+
+def serve(**flags: Any) -> None:
+    """Serve a model over HTTP. Every flag is also an environment variable: --max-nodes is RACER_MAX_NODES."""
+    settings = read_settings(flags)
+    if os.environ.get("WEB_CONCURRENCY", "1") not in ("", "1"):
+        raise SettingsError("WEB_CONCURRENCY asks for several workers, but one process holds the model; unset it")
+    from app.main import run  # noqa: PLC0415
+
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    sys.exit(run(settings, lambda: load_engine(settings), _one_line))
+
+
+def load_engine(settings: Settings) -> Engine:
+    """The engine of these settings. Raises ModelLoadError."""
+    from app.engine.engine import Engine, EngineConfig  # noqa: PLC0415
+
+    return Engine.from_pretrained(
+        settings.target,
+        EngineConfig(
+            max_context=settings.max_context,
+            max_running=settings.max_running,
+            max_queued=settings.max_queued,
+            drafter=settings.drafter,
+            max_nodes=settings.max_nodes,
+            prefill_chunk=settings.prefill_chunk,
+            warm_start=settings.warm_start,
+            kv_memory_fraction=settings.kv_memory_fraction,
+            self_check=settings.self_check,
+        ),
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        chat_template=settings.chat_template,
+        cache_dir=None if settings.cache_dir is None else Path(settings.cache_dir),
+        served_name=settings.served_name,
+    )
+
+
+def _with_setting_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """One flag per setting, all optional: what is not given comes from the environment, and one place judges values."""
+    parameters = []
+    for name, field in Settings.model_fields.items():
+        switch = field.annotation is bool
+        declared = f"{flag(name)}/--no-{name.replace('_', '-')}" if switch else flag(name)
+        default = "" if field.default is None or field.default == () else f" [default: {field.default}]"
+        option = typer.Option(None, declared, help=f"{field.description}{default}", show_default=False)
+        annotation = bool | None if switch else str | None
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+cli.command("serve")(_with_setting_flags(serve))
+
+# -- the other commands --------------------------------------------------------------------------------------------------
+
+
+@cli.command("fetch")
+def fetch(
+    name: str = typer.Argument("smollm2", help="Built-in model to fetch"),
+    cache_dir: Path | None = typer.Option(None, envvar="RACER_CACHE_DIR", help="Directory to keep it in"),
+) -> None:
+    """Fetch a built-in model and convert it, so that `serve` starts at once."""
+    from app.engine.fetch import fetch_default  # noqa: PLC0415
+
+    typer.echo(fetch_default(name, cache_dir))
+
+
+@cli.command("generate")
+def generate(
+    prompt: str = typer.Argument(help="What to answer; - reads standard input"),
+    target: str | None = typer.Option(None, help="Model to use"),
+    max_tokens: int = typer.Option(256, min=1, help="Tokens to generate at most"),
+    temperature: float = typer.Option(0.0, min=0.0, max=2.0, help="0 is greedy"),
+    seed: int | None = typer.Option(None, help="Equal seeds give equal answers"),
+    drafter: str | None = typer.Option(None, help="racer, or none for plain decoding"),
+    max_nodes: str | None = typer.Option(None, help="Largest draft tree, root included"),
+    raw: bool = typer.Option(False, "--raw", help="Continue the text itself, without the chat template"),
+) -> None:
+    """Answer one prompt: text on standard output, figures on standard error."""
+    settings = read_settings({"target": target, "drafter": drafter, "max_nodes": max_nodes})
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    text = sys.stdin.read() if prompt == "-" else prompt
+    engine = load_engine(settings)
+    try:
+        _print_answer(engine, text, max_tokens, temperature, seed, settings.drafter, raw=raw)
+    finally:
+        engine.close()
+
+
+def _print_answer(
+    engine: EngineInterface,
+    text: str,
+    max_tokens: int,
+    temperature: float,
+    seed: int | None,
+    drafter: DrafterName,
+    *,
+    raw: bool,
+) -> None:
+    ids = engine.codec.encode(text) if raw else engine.codec.encode_chat([{"role": "user", "content": text}])
+    request = GenerationRequest(
+        tuple(ids),
+        SamplingParams(temperature=temperature, seed=seed),
+        StopParams(max_tokens=max_tokens),
+        SpeculationParams(drafter=drafter),
+        continue_text=raw,
+    )
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    started = time.monotonic()
+    engine.submit(request, events.put)
+    while True:
+        event = events.get()
+        if isinstance(event, Failed):
+            raise event.error
+        typer.echo(event.text, nl=False)
+        if isinstance(event, Finished):
+            break
+    typer.echo()
+    if event.reason == "cancelled":
+        raise EngineClosed
+    typer.echo(_figures(event, time.monotonic() - started), err=True)
+
+
+def _figures(end: Finished, seconds: float) -> str:
+    stats = end.stats
+    rate = end.completion_tokens / seconds if seconds else 0.0
+    return (
+        f"{end.prompt_tokens} prompt tokens, {end.completion_tokens} generated in {seconds:.2f} s ({rate:.1f} tokens/s with "
+        f"prefill), {stats.mean_acceptance_length:.2f} tokens per verify step, drafter {stats.drafter}, ended by {end.reason}"
+    )
+
+
+@cli.command("info")
+def info() -> None:
+    """Versions, devices and settings that a bug report needs. Keys are not shown."""
+    import torch  # noqa: PLC0415
+
+    settings = read_settings()
+    names = ("racer-csd", "torch", "transformers", "tokenizers", "numpy", "numba", "fastapi", "uvicorn")
+    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    typer.echo(f"python {platform.python_version()} on {platform.platform()}")
+    typer.echo(" ".join(f"{name} {_version(name)}" for name in names))
+    typer.echo(
+        f"cpus {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}, cuda {accelerator}"
+    )
+    for name, value in settings.model_dump().items():
+        typer.echo(f"{name} = {f'{len(value)} set' if name == 'api_keys' else value}")
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    known = type(error).__module__.startswith("app.") or isinstance(error, OSError)
+    return text if known else f"{type(error).__name__}: {text}"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    sys.stderr.write(f"racer-csd: error: {message}\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

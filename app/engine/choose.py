@@ -1,0 +1,108 @@
+"""`choose`: one pure function from a row of logits to a token, greedy or sampled.
+
+Sampling is argmax_v(log p(v) + gumbel(seed, position, v)): the Gumbel-max trick with noise that is a stateless hash. The
+token at a position then depends on the logits, the seed and the position alone, never on how many rows were verified with
+it, so the same seed gives the same text with speculation on or off.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from app.engine.request import SamplingParams
+
+GREEDY_BELOW = 1e-5  # a lower temperature is greedy; dividing by it would only overflow
+
+_MASK32 = 0xFFFFFFFF
+
+
+def is_greedy(sampling: SamplingParams) -> bool:
+    return sampling.temperature < GREEDY_BELOW
+
+
+def choose(logits: torch.Tensor, sampling: SamplingParams, seed: int, position: int) -> int:
+    """The token after this row of raw logits [vocabulary].
+
+    position: how many tokens the answer has already.
+    """
+    if is_greedy(sampling):
+        return int(torch.argmax(logits))
+    tokens, scores = _candidates(logits.float(), sampling)
+    if tokens is None:
+        tokens = torch.arange(logits.shape[0], device=logits.device)
+    return int(tokens[torch.argmax(scores.double() + gumbel(seed, position, tokens))])
+
+
+def _candidates(logits: torch.Tensor, sampling: SamplingParams) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Token ids in ascending order (None: all) and their tempered logits, after top-k, top-p and min-p in this order.
+
+    Each filter keeps all that tie with the last one kept, so the set does not depend on the order of a sort.
+    """
+    scores = logits.double() / sampling.temperature
+    if sampling.top_k <= 0 and sampling.top_p >= 1.0 and sampling.min_p <= 0.0:
+        return None, scores
+    ids: torch.Tensor | None = None
+    if 0 < sampling.top_k < scores.shape[0]:
+        least = torch.topk(scores, sampling.top_k).values[-1]
+        ids = torch.nonzero(scores >= least).squeeze(1)
+        scores = scores[ids]
+    keep = torch.ones_like(scores, dtype=torch.bool)
+    if sampling.top_p < 1.0:
+        keep &= scores >= _nucleus_bound(scores, sampling.top_p)
+    if sampling.min_p > 0.0:
+        keep &= scores >= scores.max() + torch.log(torch.tensor(sampling.min_p, dtype=scores.dtype))
+    kept = torch.nonzero(keep).squeeze(1)
+    return (kept if ids is None else ids[kept]), scores[kept]
+
+
+def _nucleus_bound(scores: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The smallest score inside the nucleus: the shortest prefix, by falling score, whose probability reaches top_p."""
+    log_total = torch.logsumexp(scores, 0)
+    size = min(256, scores.shape[0])
+    while True:  # the nucleus is small as a rule, so sort no more than needed
+        head = torch.topk(scores, size).values
+        reached = torch.cumsum(torch.exp(head - log_total), 0) >= top_p
+        if bool(reached[-1]):
+            return head[int(torch.argmax(reached.to(torch.uint8)))]
+        if size == scores.shape[0]:
+            return head[-1]
+        size = min(size * 8, scores.shape[0])
+
+
+def gumbel(seed: int, position: int, tokens: torch.Tensor) -> torch.Tensor:
+    """Standard Gumbel noise, float64, for token ids [n]: a function of (seed, position, token) and nothing else.
+
+    The hash mixes 32-bit words by multiply and shift (the finaliser of MurmurHash3), twice over, for 48 random bits.
+    """
+    mixed = _mix_int((seed & _MASK32) ^ 0x9E3779B9)
+    mixed = _mix_int(mixed ^ ((seed >> 32) & _MASK32) ^ 0x85EBCA6B)
+    mixed = _mix_int(mixed ^ (position & _MASK32))
+    high = _mix(_mix(tokens ^ mixed) ^ (mixed * 5 + 0xE6546B64 & _MASK32))
+    low = _mix(high ^ _mix_int(mixed ^ 0xC2B2AE35))
+    bits = (high << 16) | (low >> 16)
+    uniform = (bits.double() + 0.5) * 2.0**-48
+    return -torch.log(-torch.log(uniform))
+
+
+def _mix(word: torch.Tensor) -> torch.Tensor:
+    """Scramble int64 values that hold 32 bits; the products stay below 2**63 by splitting the multiplier."""
+    word = word ^ (word >> 16)
+    word = _multiply32(word, 0x85EBCA6B)
+    word = word ^ (word >> 13)
+    word = _multiply32(word, 0xC2B2AE35)
+    return word ^ (word >> 16)
+
+
+def _multiply32(word: torch.Tensor, factor: int) -> torch.Tensor:
+    low = word * (factor & 0xFFFF)
+    high = ((word * (factor >> 16)) & 0xFFFF) << 16
+    return (low + high) & _MASK32
+
+
+def _mix_int(word: int) -> int:
+    word &= _MASK32
+    word ^= word >> 16
+    word = word * 0x85EBCA6B & _MASK32
+    word ^= word >> 13
+    word = word * 0xC2B2AE35 & _MASK32
+    return word ^ (word >> 16)

@@ -1,0 +1,308 @@
+"""The engine: a loaded target, its worker, and the calls a program or the API makes."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+
+from app.engine.decoder import Decoder
+from app.engine.device import choose_threads
+from app.engine.errors import ContextLengthExceeded, EngineClosed, InvalidRequest, ModelLoadError
+from app.engine.events import Delta, EngineObserver, Event, EventSink, Failed, Finished
+from app.engine.interface import EngineStatus, ModelInfo
+from app.engine.loading import LoadedModel, load_model
+from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.selfcheck import build_target
+from app.engine.session import Session
+from app.engine.tenants import Tenants
+from app.engine.worker import Worker
+from racer.drafter import Drafter, NullDrafter, RacerConfig, RacerDrafter, warm_up
+
+logger = logging.getLogger(__name__)
+
+LOGIT_ELEMENTS = 1 << 26  # rows x vocabulary that one prefill chunk may bring into being
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the engine serves; the API's settings carry the same names."""
+
+    max_context: int | None = None  # tokens; None: what the model allows and the KV budget holds
+    max_running: int = 8
+    max_queued: int = 64
+    drafter: DrafterName = "racer"
+    max_nodes: int = 24
+    prefill_chunk: int = 256
+    warm_start: bool = True
+    kv_memory_fraction: float = 0.3  # of the memory that is free after loading
+    self_check: bool = True
+    racer: RacerConfig = RacerConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    sources: tuple[str, ...]
+    finished: Finished
+
+
+class Handle:
+    """A submitted generation."""
+
+    def __init__(self, worker: Worker, session: Session) -> None:
+        self._worker, self._session = worker, session
+
+    def cancel(self) -> None:
+        self._worker.cancel(self._session)
+
+
+class Engine:
+    """A target model that decodes speculatively. Thread-safe; close it when done, or use it in a `with`."""
+
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig, *, name: str | None = None, observer: EngineObserver | None = None
+    ) -> None:
+        self.config = config
+        self.codec = loaded.codec
+        self.observer = observer
+        model = loaded.model
+        vocab_size = min(int(model.get_output_embeddings().weight.shape[0]), loaded.codec.vocab_size)
+        limit = loaded.max_context
+        if config.max_context is not None:
+            if config.max_context > limit:
+                raise ModelLoadError(f"max_context {config.max_context} is more than the model's {limit} tokens")
+            limit = config.max_context
+        target, reason = build_target(model, limit, check=config.self_check)
+        self.fallback_reason = reason
+        kv_tokens = _kv_tokens(target.bytes_per_token, loaded.device, config.kv_memory_fraction)
+        max_context = min(limit, kv_tokens - config.max_nodes)
+        if max_context < 1:
+            raise ModelLoadError("no memory for a KV cache: raise kv_memory_fraction or choose a smaller model")
+        if max_context < limit:
+            logger.warning("the context is cut from %d to %d tokens: more KV does not fit the budget", limit, max_context)
+        self._tenants = Tenants(config.racer, enabled=config.warm_start)
+        chunk = max(1, min(config.prefill_chunk, LOGIT_ELEMENTS // vocab_size))
+        decoder = Decoder(target, vocab_size=vocab_size, top_k=min(config.racer.breadth, vocab_size), prefill_chunk=chunk)
+        self.info = ModelInfo(
+            name=name or loaded.name,
+            architecture=type(model).__name__,
+            dtype=str(loaded.dtype).removeprefix("torch."),
+            device=str(loaded.device),
+            threads=torch.get_num_threads(),
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            vocab_size=vocab_size,
+            max_context=max_context,
+            tree_attention=target.trees,
+            drafter=config.drafter if target.trees else "none",
+            verifier="exact",
+            max_nodes=config.max_nodes,
+        )
+        self._worker = Worker(
+            decoder,
+            self._new_drafter,
+            max_running=config.max_running,
+            max_queued=config.max_queued,
+            kv_tokens=kv_tokens,
+            observer=observer,
+        )
+        warm_up()
+        self._worker.start()
+        self._ready = False
+        self._prove()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: str,
+        config: EngineConfig | None = None,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        threads: int | None = None,
+        chat_template: Path | None = None,
+        cache_dir: Path | None = None,
+        served_name: str | None = None,
+        observer: EngineObserver | None = None,
+    ) -> Engine:
+        """Load a hub id, a directory, a .gguf file or a built-in name. Raises ModelLoadError, which says what to do."""
+        choose_threads(threads)
+        loaded = load_model(target, dtype=dtype, device=device, cache_dir=cache_dir, chat_template=chat_template)
+        return cls(loaded, config or EngineConfig(), name=served_name, observer=observer)
+
+    # -- what the API uses -----------------------------------------------------------------------------------------------
+
+    def submit(self, request: GenerationRequest, sink: EventSink) -> Handle:
+        """Queue a generation. Events come on the worker thread; the last is Finished or Failed.
+
+        Raises InvalidRequest, ContextLengthExceeded, QueueFull or EngineClosed before anything is queued.
+        """
+        prompt, room = len(request.prompt_ids), self.info.max_context
+        if prompt == 0:
+            raise InvalidRequest("The prompt is empty.", "prompt")
+        if any(not 0 <= token < self.info.vocab_size for token in request.prompt_ids):
+            raise InvalidRequest(f"Token ids must lie in 0 to {self.info.vocab_size - 1}.", "prompt")
+        wanted = request.stopping.max_tokens
+        if wanted is not None and wanted < 1:
+            raise InvalidRequest("max_tokens must be at least 1.", "max_tokens")
+        if prompt + (wanted or 1) > room:
+            raise ContextLengthExceeded(prompt, wanted, room)
+        speculation = self._resolve(request.speculation)
+        request = replace(request, speculation=speculation)
+        budget = 1 if speculation.drafter == "none" else speculation.max_nodes or 1
+        session = Session(request, _guarded(sink), self.codec, budget, room - prompt if wanted is None else wanted)
+        self._worker.submit(session)
+        return Handle(self._worker, session)
+
+    def status(self) -> EngineStatus:
+        worker = self._worker
+        return EngineStatus(
+            running=worker.running,
+            waiting=worker.waiting,
+            kv_usage_ratio=worker.kv_usage,
+            heartbeat_age=time.monotonic() - worker.heartbeat,
+            alive=worker.alive,
+            ready=self._ready and worker.accepting,
+        )
+
+    def drain(self) -> None:
+        self._worker.drain()
+
+    def close(self, grace: float = 0.0) -> None:
+        self._worker.close(grace)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what a program uses ---------------------------------------------------------------------------------------------
+
+    def stream(self, request: GenerationRequest) -> Iterator[Delta | Finished]:
+        """Deltas and then Finished; a generation that fails raises. Leaving the iterator cancels it."""
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        handle = self.submit(request, events.put)
+        try:
+            while True:
+                event = events.get()
+                if isinstance(event, Failed):
+                    raise event.error
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            handle.cancel()
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | GenerationRequest,
+        *,
+        sampling: SamplingParams | None = None,
+        stopping: StopParams | None = None,
+        speculation: SpeculationParams | None = None,
+    ) -> Completion:
+        """A whole answer to a text, to token ids, or to a request. Sampling defaults to greedy."""
+        if isinstance(prompt, GenerationRequest):
+            request = prompt
+        else:
+            ids = self.codec.encode(prompt) if isinstance(prompt, str) else prompt
+            request = GenerationRequest(
+                tuple(ids),
+                sampling or SamplingParams(temperature=0.0),
+                stopping or StopParams(),
+                speculation or SpeculationParams(),
+                continue_text=True,
+            )
+        return _collect(self.stream(request))
+
+    def generate_all(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Answers to many requests, run together."""
+        streams: list[queue.SimpleQueue[Event]] = [queue.SimpleQueue() for _ in requests]
+        handles = [self.submit(request, events.put) for request, events in zip(requests, streams, strict=True)]
+        try:
+            return [_collect(_drain(events)) for events in streams]
+        finally:
+            for handle in handles:
+                handle.cancel()
+
+    # -- inside ----------------------------------------------------------------------------------------------------------
+
+    def _resolve(self, asked: SpeculationParams) -> SpeculationParams:
+        """Fill the server's defaults in; a model without tree attention drafts nothing."""
+        drafter = asked.drafter or self.info.drafter
+        if not self.info.tree_attention:
+            drafter = "none"
+        nodes = self.info.max_nodes if asked.max_nodes is None else asked.max_nodes
+        if not 1 <= nodes <= self.info.max_nodes:
+            raise InvalidRequest(f"max_nodes must lie in 1 to {self.info.max_nodes}.", "speculative.max_nodes")
+        return replace(asked, drafter="none" if drafter == "none" else "racer", verifier="exact", max_nodes=nodes)
+
+    def _new_drafter(self, session: Session) -> Drafter:
+        if session.request.speculation.drafter == "none":
+            return NullDrafter()
+        return RacerDrafter(self.config.racer, self._tenants.base(session.request.tenant))
+
+    def _prove(self) -> None:
+        """Produce one token, so that ready means ready."""
+        probe = GenerationRequest((0,), SamplingParams(0.0), StopParams(1, ignore_eos=True), SpeculationParams("none"))
+        try:
+            self.generate(probe)
+        except Exception as error:
+            self.close()
+            raise ModelLoadError(f"the model loads but cannot produce a token: {error}") from error
+        self._ready = True
+
+
+def _collect(events: Iterator[Delta | Finished]) -> Completion:
+    text: list[str] = []
+    tokens: list[int] = []
+    sources: list[str] = []
+    for event in events:
+        text.append(event.text)
+        if isinstance(event, Finished):
+            if event.reason == "cancelled":
+                raise EngineClosed("The generation was cancelled.")
+            return Completion("".join(text), tuple(tokens), tuple(sources), event)
+        tokens.extend(event.token_ids)
+        sources.extend(event.sources)
+    raise EngineClosed
+
+
+def _drain(events: queue.SimpleQueue[Event]) -> Iterator[Delta | Finished]:
+    while True:
+        event = events.get()
+        if isinstance(event, Failed):
+            raise event.error
+        yield event
+        if isinstance(event, Finished):
+            return
+
+
+def _guarded(sink: EventSink) -> EventSink:
+    """A sink that raises harms nobody else."""
+
+    def send(event: Event) -> None:
+        try:
+            sink(event)
+        except Exception:
+            logger.exception("an event could not be delivered")
+
+    return send
+
+
+def _kv_tokens(bytes_per_token: int, device: torch.device, fraction: float) -> int:
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = psutil.virtual_memory().available
+    return int(free * fraction) // max(1, bytes_per_token)

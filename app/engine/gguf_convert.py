@@ -1,0 +1,166 @@
+"""GGUF files, converted once into a safetensors directory that loads fast."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gguf
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from app.engine.device import dtype_name, free_memory
+from app.engine.errors import ModelLoadError
+from app.engine.gguf_tokenizer import Vocabulary, read_tokenizer
+from app.engine.model_cache import cache_error, publish, scratch_directory
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1  # counted up when the same file would convert to something else
+_Read = TypeVar("_Read")
+_CPU = torch.device("cpu")
+
+# Scaling of the rotary embedding that transformers drops in silence: the model would run, and answer worse.
+_DROPPED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    elements: int  # numbers in all tensors
+    vocabulary: Vocabulary
+    end_ids: frozenset[int]  # end of text, of turn, of message
+
+
+def file_identity(path: Path) -> str:
+    """A key for a file that changes when the file does, without reading it. Raises OSError."""
+    stat = path.stat()
+    return hashlib.sha256(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
+
+
+def find_converted(identity: str, dtype: torch.dtype, cache: Path) -> Path | None:
+    """An earlier conversion that gives exactly the weights a fresh one would: in this dtype, or in float32."""
+    for stored in (dtype, torch.float32):
+        directory = _place(identity, stored, cache)
+        try:
+            if (directory / "config.json").is_file():
+                return directory
+        except OSError as error:
+            raise cache_error(directory, error) from error
+    return None
+
+
+def convert_gguf(path: Path, identity: str, dtype: torch.dtype, cache: Path) -> Path:
+    """The directory of the converted model, converting it unless that is done. Raises ModelLoadError.
+
+    Weights are stored in the dtype they run in: dequantised numbers do not fit a shorter one without loss, and float32 would
+    double the disk space for a model that runs in bfloat16. Two processes may convert the same file at once.
+    """
+    found = find_converted(identity, dtype, cache)
+    if found is not None:
+        return found
+    target = _place(identity, dtype, cache)
+    facts = _read_facts(path)
+    needed = facts.elements * (dtype.itemsize + 4)  # the model, and what is being dequantised
+    if needed > free_memory(_CPU):
+        raise ModelLoadError(
+            f"No memory to convert {path.name}: it needs about {needed} bytes and {free_memory(_CPU)} are free. "
+            "Use a smaller model, or its safetensors version."
+        )
+    logger.info("Converting %s to safetensors (%s), once: this takes some seconds per 100 MB", path.name, dtype_name(dtype))
+    with scratch_directory(target.parent) as scratch:
+        prepared = scratch / target.name
+        prepared.mkdir()
+        _guarded(path, lambda: read_tokenizer(path, facts.vocabulary)).save_pretrained(prepared)
+        _save_model(path, facts, dtype, prepared)
+        publish(prepared, target)
+    return target
+
+
+def _place(identity: str, dtype: torch.dtype, cache: Path) -> Path:
+    return cache / "converted" / f"{identity[:32]}-{_FORMAT}-{dtype_name(dtype)}"
+
+
+def _read_facts(path: Path) -> _Facts:
+    return _guarded(path, lambda: _facts_of(path, gguf.GGUFReader(path)))
+
+
+def _facts_of(path: Path, reader: gguf.GGUFReader) -> _Facts:
+    dropped = [tensor.name for tensor in reader.tensors if tensor.name in _DROPPED]
+    if dropped:
+        raise ModelLoadError(
+            f"{path.name} scales its rotary embedding ({dropped[0]}), which is not carried over from GGUF. "
+            "Use the safetensors version of this model."
+        )
+
+    def content(key: str) -> Any:
+        field = reader.get_field(key)
+        return None if field is None else field.contents()
+
+    ends = (content(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    return _Facts(
+        elements=sum(int(tensor.n_elements) for tensor in reader.tensors),
+        vocabulary=Vocabulary(
+            model=content("tokenizer.ggml.model"),
+            pre_tokenizer=content("tokenizer.ggml.pre"),
+            tokens=content("tokenizer.ggml.tokens"),
+            types=content("tokenizer.ggml.token_type") or [],
+        ),
+        end_ids=frozenset(int(end) for end in ends if end is not None),
+    )
+
+
+def _save_model(path: Path, facts: _Facts, dtype: torch.dtype, directory: Path) -> None:
+    options: dict[str, Any] = {}
+    if config_class := getattr(transformers, "GgufConfig", None):
+        options["quantization_config"] = config_class(dequantize=True)  # never packed weights: they cannot be saved
+    model, report = _guarded(
+        path,
+        lambda: AutoModelForCausalLM.from_pretrained(
+            str(path.parent), gguf_file=path.name, dtype=dtype, output_loading_info=True, **options
+        ),
+    )
+    if report["missing_keys"]:
+        raise ModelLoadError(f"{path.name} lacks weights, {sorted(report['missing_keys'])[0]} for one.")
+    # What is left is an ordinary model; with the marks of its origin it would refuse to be saved, or to be loaded again.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.config.architectures = [type(model).__name__]
+    ends = facts.end_ids | _as_ids(model.generation_config.eos_token_id)
+    if ends:
+        model.generation_config.eos_token_id = sorted(ends)
+    model.save_pretrained(directory)
+
+
+def _as_ids(value: int | list[int] | None) -> set[int]:
+    return set() if value is None else {value} if isinstance(value, int) else set(value)
+
+
+def _quiet() -> AbstractContextManager[Any]:
+    """The reader's progress bar is for a terminal; in a log it would be one endless line."""
+    return nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
+
+
+def _guarded(path: Path, read: Callable[[], _Read]) -> _Read:
+    """Run a reader of the file. Nearly any exception can come of a damaged file: each means the same to the user."""
+    try:
+        with _quiet():
+            return read()
+    except ModelLoadError:
+        raise
+    except MemoryError as error:
+        raise ModelLoadError(f"No memory to convert {path.name}.") from error
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise ModelLoadError(
+            f"{path} cannot be loaded: it is damaged, cut short, or of a kind that is not supported "
+            f"({type(error).__name__}: {reason})."
+        ) from error

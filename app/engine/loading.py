@@ -1,0 +1,264 @@
+"""Loading a target or draft model with its tokenizer, from a known name, a hub id, a directory or a GGUF file."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
+
+from app.engine.checkpoint import Checkpoint, listed, read_checkpoint, unreadable
+from app.engine.device import choose_device, choose_dtype, dtype_name, free_memory
+from app.engine.errors import ModelLoadError
+from app.engine.fetch import KNOWN_MODELS, fetch_default
+from app.engine.gguf_convert import convert_gguf, file_identity, find_converted
+from app.engine.hub import fetch_from_hub
+from app.engine.model_cache import cache_directory
+from app.text.codec import TextCodec
+from app.text.errors import ChatTemplateError
+
+logger = logging.getLogger(__name__)
+
+_NO_LIMIT = 1_000_000  # tokenizers without a limit state a huge number
+_FALLBACK_CONTEXT = 2048  # tokens, where neither config nor tokenizer states a limit
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run: in eval mode, without gradients, on its device."""
+
+    model: Any  # a transformers PreTrainedModel for causal language modelling
+    codec: TextCodec
+    name: str  # what clients call it: the known name, hub id, directory name or file name without suffix
+    config: Any
+    eos_ids: frozenset[int]
+    max_context: int  # tokens
+    device: torch.device
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    directory: Path
+    name: str
+    converted: bool = False  # by this program, from GGUF
+
+
+def load_model(
+    source: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    cache_dir: Path | str | None = None,
+    chat_template: Path | str | None = None,
+    revision: str | None = None,
+) -> LoadedModel:
+    """Load a model for inference.
+
+    source: a known name (`smollm2`), a directory, a .gguf file, or a hub id, tried in this order; `./smollm2` is always a
+    path. chat_template: a jinja file used in place of the model's template. revision: of a hub id.
+    Raises ModelLoadError, whose message says what to do; code that comes with a model is never run.
+    """
+    started = time.monotonic()
+    place = choose_device(device)
+    number_format = choose_dtype(dtype, place)
+    template = _read_template(Path(chat_template)) if chat_template is not None else None
+    found = _locate(source, number_format, cache_directory(cache_dir), revision)
+    directory, name = found.directory, found.name
+    transformers_logging.disable_progress_bar()  # weights of a local directory come in a second or two
+    checkpoint = read_checkpoint(directory)
+    config = _load_config(directory, checkpoint)
+    tokenizer = _load_tokenizer(found)
+    model = _load_weights(directory, config, checkpoint, number_format, place)
+    eos_ids = _eos_ids(tokenizer.eos_token_id, config, getattr(model, "generation_config", None))
+    codec = TextCodec(tokenizer, eos_ids, template)
+    _check_template(codec, name, Path(chat_template) if chat_template is not None else None)
+    logger.info(
+        "Loaded %s (%s, %s on %s) in %.1f s",
+        name,
+        config.model_type,
+        dtype_name(number_format),
+        place,
+        time.monotonic() - started,
+    )
+    return LoadedModel(model, codec, name, model.config, eos_ids, _max_context(config, tokenizer), place, number_format)
+
+
+def load_tokenizer(source: str, *, cache_dir: Path | str | None = None, revision: str | None = None) -> Any:
+    """The tokenizer alone, of anything load_model takes. Raises ModelLoadError."""
+    dtype = choose_dtype("auto", torch.device("cpu"))
+    return _load_tokenizer(_locate(source, dtype, cache_directory(cache_dir), revision))
+
+
+def _locate(source: str, dtype: torch.dtype, cache: Path, revision: str | None) -> _Found:
+    """The directory with safetensors for a source."""
+    if source in KNOWN_MODELS:
+        identity = KNOWN_MODELS[source].sha256
+        directory = find_converted(identity, dtype, cache)
+        return _Found(directory or convert_gguf(fetch_default(source, cache), identity, dtype, cache), source, converted=True)
+    if not source:
+        raise ModelLoadError("No model is named: give a known name, a directory, a .gguf file or a hub id.")
+    path = Path(source).expanduser()
+    try:
+        is_directory, is_file = path.is_dir(), path.is_file()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if is_directory:
+        files = [name for name in listed(path) if name.endswith(".gguf")]
+        if "config.json" in listed(path) or not files:
+            return _Found(path, path.resolve().name)
+        if len(files) > 1:
+            raise ModelLoadError(f"{path} holds {len(files)} .gguf files: name the one to load.")
+        path, is_file = path / files[0], True
+    if is_file:
+        if path.suffix != ".gguf":
+            raise ModelLoadError(f"{path} is not a model: give a .gguf file or a model directory.")
+        return _Found(_convert_file(path, dtype, cache), path.stem, converted=True)
+    if path.suffix == ".gguf" or path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
+        raise ModelLoadError(f"There is no file or directory {source!r}.")
+    return _Found(fetch_from_hub(source, revision), source)
+
+
+def _convert_file(path: Path, dtype: torch.dtype, cache: Path) -> Path:
+    try:
+        identity = file_identity(path)
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if magic != b"GGUF":
+        raise ModelLoadError(f"{path} is not a GGUF file: it does not begin with the letters GGUF.")
+    return convert_gguf(path, identity, dtype, cache)
+
+
+def _load_config(directory: Path, checkpoint: Checkpoint) -> Any:
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # the values of config.json reach arbitrary code: each failure means an unusable config
+        raise ModelLoadError(_explain_config(directory, checkpoint.config, error)) from error
+    architectures = checkpoint.config.get("architectures") or []
+    generates = not architectures or any(name.endswith(("CausalLM", "LMHeadModel", "Generation")) for name in architectures)
+    if not generates or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or getattr(config, "is_encoder_decoder", False):
+        what = architectures[0] if architectures else config.model_type
+        raise ModelLoadError(f"{directory} ({what}) is not a causal language model.")
+    return config
+
+
+def _explain_config(directory: Path, config: dict[str, Any], error: Exception) -> str:
+    kind = config["model_type"]
+    if "auto_map" in config:
+        return (
+            f"{directory} needs code of its own (model_type {kind!r}), which is not run here. Use a model transformers knows."
+        )
+    if isinstance(error, KeyError | ValueError) and "does not recognize this architecture" in str(error):
+        return f"{directory} has an architecture that this version of transformers does not know (model_type {kind!r})."
+    return f"The config.json of {directory} cannot be used: {_first_line(error)}"
+
+
+def _load_tokenizer(found: _Found) -> Any:
+    directory = found.directory
+    # For some model types the automatic choice takes a class that rebuilds parts of the tokenizer. That mends mistaken hub
+    # files, and would undo what the conversion has put right.
+    kind = PreTrainedTokenizerFast if found.converted else AutoTokenizer
+    try:
+        tokenizer = kind.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # damaged and missing tokenizer files fail in many ways
+        raise ModelLoadError(f"The tokenizer of {directory} cannot be loaded: {_first_line(error)}") from error
+    if getattr(tokenizer, "backend_tokenizer", None) is None or not tokenizer.is_fast:
+        raise ModelLoadError(f"The tokenizer of {directory} has no fast version (tokenizer.json), which is needed.")
+    return tokenizer
+
+
+def _load_weights(directory: Path, config: Any, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
+    needed, free = checkpoint.bytes_in(dtype.itemsize), free_memory(device)
+    if needed > free:
+        raise ModelLoadError(_no_memory(directory, device, needed, free))
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+        absent = sorted(report["missing_keys"])
+        if absent:  # they would be random
+            raise ModelLoadError(f"{directory} lacks {len(absent)} weights of a {type(model).__name__}, {absent[0]} for one.")
+        model.to(device)
+    except ModelLoadError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelLoadError(_no_memory(directory, device, needed, free)) from error
+    except Exception as error:  # damaged files and unfitting configs fail anywhere inside the model's own code
+        raise ModelLoadError(f"{directory} cannot be loaded: {_first_line(error)}") from error
+    return model.eval().requires_grad_(False)
+
+
+def _no_memory(directory: Path, device: torch.device, needed: int, free: int) -> str:
+    return (
+        f"No memory for {directory} on {device}: the weights need {needed} bytes and {free} are free. "
+        "Use a smaller model or a shorter dtype."
+    )
+
+
+def _eos_ids(tokenizer_eos: int | None, config: Any, generation_config: Any) -> frozenset[int]:
+    """Every id that one of the model's parts calls the end: they are often given in one place only."""
+    values = [tokenizer_eos, getattr(generation_config, "eos_token_id", None)]
+    values += [getattr(part, "eos_token_id", None) for part in (config, config.get_text_config())]
+    ids: set[int] = set()
+    for value in values:
+        many: Iterable[Any] = value if isinstance(value, list | tuple | set) else (value,)
+        ids.update(int(one) for one in many if isinstance(one, int) and one >= 0)
+    return frozenset(ids)
+
+
+def _max_context(config: Any, tokenizer: Any) -> int:
+    for part in (config.get_text_config(), config):
+        for name in _CONTEXT_NAMES:
+            value = getattr(part, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+    limit = int(min(tokenizer.model_max_length, _NO_LIMIT))
+    if limit < _NO_LIMIT:
+        return limit
+    logger.warning("The model states no context length; taking %d tokens", _FALLBACK_CONTEXT)
+    return _FALLBACK_CONTEXT
+
+
+def _read_template(path: Path) -> str:
+    try:
+        template = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"chat_template: {path} is not UTF-8 text.") from error
+    if not template.strip():
+        raise ModelLoadError(f"chat_template: {path} is empty.")
+    return template
+
+
+def _check_template(codec: TextCodec, name: str, file: Path | None) -> None:
+    """A configured template that fails stops the start; with the model's own one the other routes still work."""
+    if not codec.has_chat_template:
+        logger.warning("%s has no chat template: chat requests will be refused until a template file is given", name)
+        return
+    try:
+        codec.render_chat([{"role": "user", "content": "Hello"}])
+    except ChatTemplateError as error:
+        if file is not None:
+            raise ModelLoadError(f"chat_template: {file} cannot be used. {error}") from error
+        logger.warning("The chat template of %s fails on a plain message, chat requests may be refused: %s", name, error)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__

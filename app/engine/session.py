@@ -1,0 +1,155 @@
+"""One generation in progress: its tokens, its text, where it ends, and what it has counted."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from app.engine.events import SOURCE_NAMES, Delta, Event, EventSink, Failed, Finished, FinishReason, SpeculationStats
+from app.engine.request import GenerationRequest
+from app.engine.target import SessionCache
+from app.text.codec import TextCodec
+from app.text.stops import StopMatcher
+from racer.drafter import Drafter
+from racer.tree import Source
+
+PROMPT_TAIL = 8  # prompt tokens that give the first token of a continuation its left context
+
+
+class Stage(Enum):
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Verify steps, drafted and kept tokens of one generation."""
+
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    histogram: list[int] = field(default_factory=list)
+    by_source: list[int] = field(default_factory=lambda: [0] * len(SOURCE_NAMES))
+
+    def step(self, drafted: int, accepted: int) -> None:
+        self.steps += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.histogram.extend([0] * (accepted + 1 - len(self.histogram)))
+        self.histogram[accepted] += 1
+
+
+class Session:
+    """A request from the queue to its last event. Touched by the worker thread only, but for `cancelled`."""
+
+    def __init__(self, request: GenerationRequest, sink: EventSink, codec: TextCodec, budget: int, limit: int) -> None:
+        """budget: nodes a step may verify, root included. limit: tokens the answer may have, at least 1."""
+        self.request = request
+        self.sink = sink
+        self.budget = budget
+        self.limit = limit
+        self.seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
+        self.stage = Stage.WAITING
+        self.cancelled = False
+        self.prefilled = 0
+        self.output: list[int] = []
+        self.cache: SessionCache | None = None
+        self.drafter: Drafter | None = None
+        self.counts = Counts()
+        self.submitted_at = time.monotonic()
+        self._eos = frozenset() if request.stopping.ignore_eos else codec.eos_ids
+        self._stop_ids = frozenset(request.stopping.stop_token_ids)
+        self._detokenizer = codec.detokenizer(request.prompt_ids[-PROMPT_TAIL:] if request.continue_text else ())
+        self._stops = StopMatcher(request.stopping.stop)
+        self._reason: FinishReason | None = None
+        self._stop_reason: str | int | None = None
+
+    @property
+    def reserved(self) -> int:
+        """Rows of KV it may ever need: prompt, answer, and the nodes of one step."""
+        return len(self.request.prompt_ids) + self.limit + self.budget
+
+    @property
+    def max_depth(self) -> int:
+        """How deep a draft may reach: the step emits one token more than it keeps, and the answer has this much room."""
+        return self.limit - len(self.output) - 1
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Set once the answer is complete."""
+        return self._reason
+
+    def emit(self, tokens: Sequence[int], sources: Sequence[Source]) -> int:
+        """Append a run of tokens up to the first that ends the answer; returns how many were taken and tells the client.
+
+        Cut at the earliest of EOS, stop token, completed stop string and limit, token by token. The last token of a run is
+        the target's own choice whether a draft foresaw it or not, and counts as such: emitted = accepted + steps + first.
+        """
+        pieces: list[str] = []
+        taken = 0
+        for token in tokens:
+            taken += 1
+            self.output.append(token)
+            if self._take(token, pieces):
+                break
+        kept = [*sources[: taken - 1], Source.TARGET]
+        for source in kept:
+            self.counts.by_source[source] += 1
+        self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), tuple(SOURCE_NAMES[source] for source in kept)))
+        return taken
+
+    def _take(self, token: int, pieces: list[str]) -> bool:
+        """Render one token; true if the answer ends with it."""
+        if token in self._eos:
+            self._reason = "stop"
+            return True
+        if token in self._stop_ids:
+            self._reason, self._stop_reason = "stop", token
+            return True
+        text, stop = self._stops.push(self._detokenizer.push(token))
+        pieces.append(text)
+        if stop is None and len(self.output) >= self.limit:
+            rest, stop = self._stops.push(self._detokenizer.flush())  # a half character may complete a stop string
+            pieces.append(rest)
+            self._reason = "length"
+        if stop is not None:
+            self._reason, self._stop_reason = "stop", stop
+        return self._reason is not None
+
+    def finish(self, reason: FinishReason) -> Finished:
+        """The last event of an answer that did not fail."""
+        tail = ""
+        if self._stop_reason is None or isinstance(self._stop_reason, int):
+            text, _ = self._stops.push(self._detokenizer.flush())
+            tail = text + self._stops.flush()
+        return Finished(reason, self._stop_reason, tail, len(self.request.prompt_ids), len(self.output), self.stats())
+
+    def stats(self) -> SpeculationStats:
+        speculation = self.request.speculation
+        return SpeculationStats(
+            drafter=speculation.drafter or "none",
+            verifier=speculation.verifier or "exact",
+            num_steps=self.counts.steps,
+            num_draft_tokens=self.counts.drafted,
+            num_accepted_tokens=self.counts.accepted,
+            emitted=len(self.output),
+            acceptance_histogram=tuple(self.counts.histogram),
+            tokens_by_source=dict(zip(SOURCE_NAMES, self.counts.by_source, strict=True)),
+        )
+
+    def end(self, event: Event) -> None:
+        """Send the last event and drop what the session holds."""
+        if self.stage is Stage.ENDED:
+            return
+        self.stage = Stage.ENDED
+        self.cache = None
+        self.drafter = None
+        self.sink(event)
+
+    def fail(self, error: Exception) -> None:
+        self.end(Failed(error))

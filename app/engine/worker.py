@@ -1,0 +1,246 @@
+"""The worker: the one thread that touches the model. It admits, prefills, decodes and ends sessions, round after round."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from app.engine.decoder import Decoder
+from app.engine.errors import EngineClosed, EngineError, QueueFull
+from app.engine.events import EngineObserver, FinishReason
+from app.engine.session import Session, Stage
+from racer.drafter import Drafter
+
+logger = logging.getLogger(__name__)
+
+IDLE_WAIT = 0.5  # seconds between two heartbeats of an idle worker
+
+
+class Worker:
+    """Continuous batching: sessions join and leave between steps, first come first served."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        new_drafter: Callable[[Session], Drafter],
+        *,
+        max_running: int,
+        max_queued: int,
+        kv_tokens: int,
+        observer: EngineObserver | None = None,
+    ) -> None:
+        """kv_tokens: rows of KV that all running sessions may reserve together."""
+        self.decoder = decoder
+        self.new_drafter = new_drafter
+        self.max_running = max_running
+        self.max_queued = max_queued
+        self.kv_tokens = kv_tokens
+        self.observer = observer
+        self.heartbeat = time.monotonic()
+        self._waiting: deque[Session] = deque()
+        self._running: list[Session] = []
+        self._reserved = 0
+        self._wake = threading.Condition()
+        self._draining = False
+        self._stopping = False
+        self._observer_broken = False
+        self._thread = threading.Thread(target=self._run, name="racer-worker", daemon=True)
+
+    # -- called from any thread ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def accepting(self) -> bool:
+        return not self._draining and self.alive
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def kv_usage(self) -> float:
+        return self._reserved / self.kv_tokens
+
+    def submit(self, session: Session) -> None:
+        """Queue a session; raises QueueFull or EngineClosed."""
+        with self._wake:
+            if not self.accepting:
+                raise EngineClosed
+            # what can start at once does not count as queued
+            if len(self._waiting) >= self.max_queued + max(0, self.max_running - len(self._running)):
+                raise QueueFull
+            self._waiting.append(session)
+            self._wake.notify()
+
+    def cancel(self, session: Session) -> None:
+        session.cancelled = True
+        with self._wake:
+            self._wake.notify()
+
+    def drain(self) -> None:
+        with self._wake:
+            self._draining = True
+            self._wake.notify()
+
+    def close(self, grace: float) -> None:
+        """Refuse new work, give what runs `grace` seconds, fail the rest, join the thread."""
+        self.drain()
+        deadline = time.monotonic() + grace
+        with self._wake:
+            while (self._waiting or self._running) and self.alive and time.monotonic() < deadline:
+                self._wake.wait(min(0.1, max(0.0, deadline - time.monotonic())))
+            self._stopping = True
+            self._wake.notify()
+        if self.alive and threading.current_thread() is not self._thread:
+            self._thread.join(timeout=30.0)
+
+    # -- the worker thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self.heartbeat = time.monotonic()
+                self._reap()
+                self._admit()
+                if not self._running:
+                    with self._wake:
+                        if not self._waiting and not self._stopping:
+                            self._wake.wait(IDLE_WAIT)
+                    continue
+                self._prefill_round()
+                self._decode_round()
+        except Exception:
+            logger.exception("the worker stopped")
+        finally:
+            with self._wake:
+                self._draining = True
+                left = [*self._running, *self._waiting]
+                self._running, self._reserved = [], 0
+                self._waiting.clear()
+            for session in left:
+                self._end_failed(session, EngineClosed())
+
+    def _reap(self) -> None:
+        """End what was cancelled, queued or running."""
+        with self._wake:
+            gone = [session for session in self._waiting if session.cancelled]
+            for session in gone:
+                self._waiting.remove(session)
+        for session in gone:
+            self._end(session, "cancelled")
+        for session in [session for session in self._running if session.cancelled]:
+            self._end(session, "cancelled")
+
+    def _admit(self) -> None:
+        while True:
+            with self._wake:
+                if not self._waiting or len(self._running) >= self.max_running:
+                    return
+                session = self._waiting[0]
+                if self._running and self._reserved + session.reserved > self.kv_tokens:
+                    return  # first come, first served: a smaller one behind does not overtake
+                self._waiting.popleft()
+                self._running.append(session)
+                self._reserved += session.reserved
+            session.stage = Stage.PREFILL
+            try:
+                session.cache = self.decoder.target.open(session.reserved)
+                session.drafter = self.new_drafter(session)
+            except Exception as error:
+                self._end_failed(session, error)
+
+    def _prefill_round(self) -> None:
+        """One chunk of the oldest prompt that is not read yet."""
+        session = next((session for session in self._running if session.stage is Stage.PREFILL), None)
+        if session is None:
+            return
+        before = session.prefilled
+        try:
+            self.decoder.prefill(session)
+        except Exception as error:
+            self._end_failed(session, error)
+            return
+        self._observe("prefilled", session.prefilled - before)
+        if session.stage is Stage.DECODE:
+            self._observe("first_token", time.monotonic() - session.submitted_at)
+            self._end_if_complete(session)
+
+    def _decode_round(self) -> None:
+        sessions = [session for session in self._running if session.stage is Stage.DECODE and not session.cancelled]
+        if not sessions:
+            return
+        try:
+            self._decode(sessions)
+        except Exception as error:
+            if len(sessions) == 1:
+                self._end_failed(sessions[0], error)
+                return
+            logger.warning("a step of %d sessions failed (%s); running them one by one", len(sessions), type(error).__name__)
+            for session in sessions:
+                if session.stage is not Stage.DECODE or session.finish_reason is not None:
+                    continue
+                try:
+                    self._decode([session])
+                except Exception as own:
+                    self._end_failed(session, own)
+        for session in sessions:
+            self._end_if_complete(session)
+
+    def _decode(self, sessions: list[Session]) -> None:
+        started = time.monotonic()
+        before = [len(session.output) for session in sessions]
+        record = self.decoder.step(sessions)
+        self._observe("step", record)
+        seconds = time.monotonic() - started
+        for session, count in zip(sessions, before, strict=True):
+            emitted = len(session.output) - count
+            self._observe("inter_token", seconds / emitted, emitted)
+
+    def _end_if_complete(self, session: Session) -> None:
+        if session.finish_reason is not None and session.stage is not Stage.ENDED:
+            self._end(session, session.finish_reason)
+
+    def _end(self, session: Session, reason: FinishReason) -> None:
+        self._release(session, reason)
+        session.end(session.finish(reason))
+
+    def _end_failed(self, session: Session, error: Exception) -> None:
+        if not isinstance(error, EngineError):
+            logger.error("a generation failed", exc_info=error)
+        self._release(session, "error")
+        session.fail(error)
+
+    def _release(self, session: Session, reason: FinishReason | Literal["error"]) -> None:
+        with self._wake:
+            if session in self._running:
+                self._running.remove(session)
+                self._reserved -= session.reserved
+            self._wake.notify_all()
+        if session.stage is not Stage.ENDED:
+            seconds = time.monotonic() - session.submitted_at
+            self._observe("finished", reason, seconds, len(session.request.prompt_ids), len(session.output))
+
+    def _observe(self, what: str, *arguments: object) -> None:
+        """Tell the observer; what it raises is logged once and goes no further."""
+        if self.observer is None:
+            return
+        try:
+            getattr(self.observer, what)(*arguments)
+        except Exception:
+            if not self._observer_broken:
+                self._observer_broken = True
+                logger.exception("the observer failed; later failures are not logged")

@@ -1,0 +1,145 @@
+"""The app factory, routes, errors and metrics around one engine that loads in the background, and the process that runs it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import types
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import uvicorn
+from anyio import to_thread
+from fastapi import FastAPI
+
+from app.api import generation_routes, model_routes, operation_routes
+from app.api.errors import install_error_handlers
+from app.api.gate import ROUTES, Gate
+from app.api.openapi import describe
+from app.api.service import Service
+from app.engine.interface import EngineInterface
+from app.metrics import Metrics, package_version
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(
+    settings: Settings,
+    engine_factory: Callable[[], EngineInterface],
+    on_load_failure: Callable[[Exception], None] | None = None,
+) -> FastAPI:
+    """A new app with an engine, a metrics registry and a state of its own.
+
+    engine_factory runs on a thread once the server starts; until it returns, /health is 200, /ready and the rest 503.
+    on_load_failure gets what it raises, on that thread: whoever owns the process ends it there. Without one the failure is
+    logged and /health turns red. `app.state.service` is the engine's holder.
+    """
+    service = Service(settings, engine_factory, Metrics(ROUTES), on_load_failure or _log_failure)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await to_thread.run_sync(service.stop, settings.shutdown_grace)
+
+    app = FastAPI(
+        title="racer-csd",
+        version=package_version(),
+        description="OpenAI-compatible inference with speculative decoding",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    app.state.service = service
+    app.openapi = functools.partial(describe, app)  # type: ignore[method-assign]
+    install_error_handlers(app)
+    for routes in (generation_routes, model_routes, operation_routes):
+        app.include_router(routes.router)
+    app.add_middleware(Gate, service=service)
+    return app
+
+
+def _log_failure(error: Exception) -> None:
+    logger.critical("the model could not be loaded: %s", error)
+
+
+# -- the process around it ------------------------------------------------------------------------------------------------
+
+
+def run(settings: Settings, engine_factory: Callable[[], EngineInterface], explain: Callable[[Exception], str] = str) -> int:
+    """Serve until a signal or a failed load; returns the exit code. explain: one line for a failed load.
+
+    Raises OSError when the address cannot be listened on.
+    """
+    listener = _listen(settings.host, settings.port)
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    failures: list[str] = []
+
+    def load() -> EngineInterface:
+        engine = engine_factory()
+        info = engine.info
+        logger.info(
+            "serving %s at %s: device %s, dtype %s, threads %d, drafter %s, %d nodes, context %d tokens",
+            *(info.name, url, info.device, info.dtype, info.threads, info.drafter, info.max_nodes, info.max_context),
+        )
+        return engine
+
+    def give_up(error: Exception) -> None:
+        failures.append(explain(error))
+        server.should_exit = True
+
+    app = create_app(settings, load, give_up)
+    service: Service = app.state.service
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level=max(logging.WARNING, logging.getLevelName(settings.log_level.upper())),
+        access_log=settings.log_level == "debug",
+        workers=1,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.shutdown_grace) + 2,
+    )
+    server = _server(config, lambda: service.stop(settings.shutdown_grace))
+    logger.info("listening on %s, loading %s", url, settings.target)
+    server.run(sockets=[listener])
+    if failures:
+        sys.stderr.write(f"racer-csd: error: {failures[0]}\n")
+    code = 1 if failures else 0
+    if service.loading:
+        # native code may be at work on the loader's thread; leaving through the interpreter's end would crash in it
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _server(config: uvicorn.Config, stop: Callable[[], None]) -> uvicorn.Server:
+    class Server(uvicorn.Server):
+        """Ends running streams with an error instead of cutting them, and leaves with code 0 after a signal."""
+
+        def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
+            if self.should_exit and sig == signal.SIGINT:
+                self.force_exit = True
+            elif not self.should_exit:
+                self.should_exit = True
+                threading.Thread(target=stop, name="racer-stop", daemon=True).start()
+
+    return Server(config)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener

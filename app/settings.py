@@ -1,0 +1,100 @@
+"""The settings of the service: each is an environment variable RACER_<NAME> and a flag of `racer-csd serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, FilePath, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.engine.request import DrafterName
+
+ENV_PREFIX = "RACER_"
+
+
+class SettingsError(ValueError):
+    """A setting has a wrong value; the message is one line, names the setting, and never shows its value."""
+
+
+class Settings(BaseSettings):
+    """One model for the environment and the command line; flags win over variables, empty variables count as unset."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, protected_namespaces=()
+    )
+
+    target: str = Field("smollm2", min_length=1, description="Model to serve: a built-in name, hub id, directory or .gguf file")
+    served_model_name: str | None = Field(None, min_length=1, description="Model id that clients use; default: the target")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Number format of the weights")
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
+    threads: int | None = Field(None, ge=1, description="CPU threads of the model; default: what the container may use")
+    drafter: DrafterName = Field("racer", description="Default drafter of requests: racer, or none for plain decoding")
+    max_nodes: int = Field(24, ge=1, le=256, description="Largest draft tree, root included; requests may ask for less")
+    policy: Literal["paper"] = Field("paper", description="How draft trees are filled: paper follows the RACER paper")
+    max_context: int | None = Field(None, ge=1, description="Tokens of prompt and answer together; default: the model's limit")
+    max_running: int = Field(8, ge=1, description="Generations that run at the same time")
+    max_queued: int = Field(64, ge=0, description="Generations that may wait; beyond, requests get 429")
+    max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="Largest request body in bytes; beyond, 413")
+    prefill_chunk: int = Field(256, ge=1, description="Prompt tokens read in one forward pass")
+    warm_start: bool = Field(True, description="Share the copy-logit table between requests of one API key")
+    kv_memory_fraction: float = Field(0.3, gt=0.0, lt=1.0, description="Share of the free memory that the KV cache may take")
+    chat_template: FilePath | None = Field(None, description="File with a chat template that replaces the model's own")
+    cache_dir: str | None = Field(None, min_length=1, description="Directory for fetched and converted models")
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field((), description="Comma-separated bearer keys; none: open")
+    request_timeout: float | None = Field(None, gt=0.0, description="Seconds a request may take; default: no limit")
+    shutdown_grace: float = Field(8.0, ge=0.0, description="Seconds that running requests get to end after SIGTERM")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level that is logged")
+    self_check: bool = Field(True, description="Compare a small tree with plain forward passes at start")
+    workers: int = Field(1, ge=1, le=1, description="Always 1: one process holds the model and serves all sessions")
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split_keys(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(SecretStr(key.strip()) for key in value.split(",") if key.strip())
+        return value
+
+    @field_validator("device", "dtype", "log_level", "drafter", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @property
+    def served_name(self) -> str:
+        """The model id that requests must name."""
+        return self.served_model_name or self.target
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(key.get_secret_value() for key in self.api_keys)
+
+
+def read_settings(flags: Mapping[str, object] | None = None) -> Settings:
+    """Settings from flags (those not None), then the environment, then defaults. Raises SettingsError."""
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    try:
+        return Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explain(name, message) for name, message in _first_errors(error))) from None
+
+
+def flag(name: str) -> str:
+    """`max_nodes` -> `--max-nodes`."""
+    return "--" + name.replace("_", "-")
+
+
+def _first_errors(error: ValidationError) -> list[tuple[str, str]]:
+    found: dict[str, str] = {}
+    for detail in error.errors(include_url=False, include_input=False, include_context=False):
+        found.setdefault(str(detail["loc"][0]) if detail["loc"] else "", detail["msg"])
+    return list(found.items())
+
+
+def _explain(name: str, message: str) -> str:
+    if name == "workers":
+        message = "more than one worker would load the model more than once and split its state; run one process per model"
+    message = message[:1].lower() + message[1:]
+    return f"setting {name} ({ENV_PREFIX}{name.upper()}, {flag(name)}): {message}"

@@ -1,0 +1,93 @@
+"""Chat messages through a model's chat template."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+
+from app.text.errors import ChatTemplateError
+
+NO_TEMPLATE = "This model has no chat template; use /v1/completions or start with a template file."
+_LONGEST_MESSAGE = 300  # characters of a template's own words in an error
+
+# What a template may raise: its own refusal, and whatever Python objects to inside it. Templates come with models, so none
+# of these is a fault of the service.
+_RENDER_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+class ChatTemplate:
+    """Renders messages with the template of a Hugging Face tokenizer, or with `override` in its place."""
+
+    def __init__(self, tokenizer: Any, override: str | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._override = override
+        own = override if override is not None else getattr(tokenizer, "chat_template", None)
+        self._source = "\n".join(own.values()) if isinstance(own, dict) else own or ""
+
+    @property
+    def present(self) -> bool:
+        return bool(self._source)
+
+    def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> str:
+        """The prompt text, ready for the assistant's answer. Raises ChatTemplateError, never with words of the user's."""
+        if not self.present:
+            raise ChatTemplateError(NO_TEMPLATE)
+        plain = [_plain(message) for message in messages]
+        as_system = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in plain]
+        if as_system != plain:
+            if "developer" not in self._source:
+                return self._render(as_system, tools)
+            try:
+                return self._render(plain, tools)
+            except ChatTemplateError:
+                return self._render(as_system, tools)
+        return self._render(plain, tools)
+
+    def _render(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] | None) -> str:
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                messages,
+                tools=list(tools) if tools else None,
+                chat_template=self._override,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(f"The chat template is broken: line {error.lineno}: {error.message}") from None
+        except _RENDER_ERRORS as error:
+            words = self._own_words(str(error)) or type(error).__name__
+            raise ChatTemplateError(f"The chat template refuses these messages: {words}") from None
+        return str(rendered)
+
+    def _own_words(self, message: str) -> str:
+        """The beginning of an error message as far as it stands in the template itself: the rest may quote the user."""
+        source = self._source.replace("\\'", "'").replace('\\"', '"').replace("\\n", "\n")
+        message = message[:_LONGEST_MESSAGE]
+        # Every beginning of a contained beginning is contained too, so the longest one can be bisected.
+        lengths = range(1, len(message) + 1)
+        own = bisect_right(lengths, False, key=lambda length: message[:length] not in source)
+        return message[:own].strip() if own >= min(8, len(message)) else ""
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """The message as templates expect it: content a string, the arguments of tool calls an object rather than its JSON."""
+    plain = {**message, "content": message.get("content") or ""}
+    calls = message.get("tool_calls")
+    if calls:
+        plain["tool_calls"] = [_plain_call(call) for call in calls]
+    return plain
+
+
+def _plain_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call

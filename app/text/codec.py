@@ -1,0 +1,76 @@
+"""Text to token ids and back, for one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.text.chat import ChatTemplate
+from app.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from app.text.pieces import piece_table
+
+
+class TextCodec:
+    """The tokenizer and the chat template of a model. Every method may be called from several threads at once.
+
+    tokenizer: a Hugging Face tokenizer with a fast backend. eos_ids: the ids that end a generation. chat_template: used in
+    place of the tokenizer's own.
+    """
+
+    vocab_size: int  # ids below this can be sent; added tokens included, rows the model has beyond them not
+    eos_ids: frozenset[int]
+    special_ids: frozenset[int]  # control tokens: never shown
+    has_chat_template: bool
+
+    def __init__(self, tokenizer: Any, eos_ids: frozenset[int], chat_template: str | None = None) -> None:
+        self.tokenizer = tokenizer
+        # The wrapper sets truncation and padding on each call, which two threads would do to each other: use its backend.
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._chat = ChatTemplate(tokenizer, chat_template)
+        added = self._backend.get_added_tokens_decoder()
+        self.vocab_size = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.eos_ids = frozenset(eos_ids)
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special) | frozenset(
+            tokenizer.all_special_ids
+        )
+        self.has_chat_template = self._chat.present
+        self._shown = piece_table(self._backend, skip=self.special_ids)
+        self._all = piece_table(self._backend, skip=frozenset())
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids; with add_special_tokens also what the tokenizer puts around a text (BOS). Raises ValueError."""
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                problem = f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}), which is not a character."
+                raise ValueError(problem) from None
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+        """Token ids of the rendered messages. The template writes BOS itself, so none is added. Raises ChatTemplateError."""
+        return self.encode(self.render_chat(messages, tools), add_special_tokens=False)
+
+    def render_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> str:
+        """The prompt text the template makes of the messages, up to where the answer starts. Raises ChatTemplateError."""
+        return self._chat.render(messages, tools)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text, without clean-up of spaces. Bytes that are not UTF-8 are U+FFFD, unknown ids nothing."""
+        table = self._shown if skip_special_tokens else self._all
+        if table is not None:
+            return table.join(list(ids)).decode("utf-8", "replace")
+        if skip_special_tokens:
+            ids = [token_id for token_id in ids if token_id not in self.special_ids]
+        return self._decode_all(list(ids))
+
+    def detokenizer(self, prompt_tail: Sequence[int] = ()) -> Detokenizer:
+        """A detokenizer for one answer. prompt_tail: the last ids of the text it continues, so that it keeps its space."""
+        if self._shown is not None:
+            return ByteDetokenizer(self._shown, prompt_tail)
+        return WindowDetokenizer(self._decode_all, self.special_ids, prompt_tail)
+
+    def _decode_all(self, ids: list[int]) -> str:
+        return str(self._backend.decode(ids, skip_special_tokens=False))

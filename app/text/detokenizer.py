@@ -1,0 +1,97 @@
+"""Tokens to text, one token at a time, without ever taking text back."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from app.text.pieces import PieceTable
+
+REPLACEMENT = "�"
+
+
+class Detokenizer(Protocol):
+    """Text of a growing list of tokens.
+
+    The texts of all pushes and of the flush, joined, are the decoded text of all ids (of prompt tail and ids, less the
+    prompt tail's, where one was given). Each call costs the same however long the text is.
+    """
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain by now and was not returned before. Bytes of an unfinished character wait."""
+
+    def flush(self) -> str:
+        """What waited, at the end: an unfinished character is U+FFFD. Nothing may be pushed after it."""
+
+
+class ByteDetokenizer:
+    """For tokenizers whose tokens stand for bytes: the bytes go through a UTF-8 decoder that keeps unfinished characters.
+
+    prompt_tail: the last ids of the text that the answer continues; its text is not returned.
+    """
+
+    def __init__(self, table: PieceTable, prompt_tail: Sequence[int] = ()) -> None:
+        self._table = table
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at_start = True
+        self._owed_to_prompt = False
+        for token_id in prompt_tail:
+            self.push(token_id)
+        # A prompt that breaks off inside a character shows as U+FFFD already: if the answer does not complete the
+        # character, that U+FFFD is the prompt's.
+        self._owed_to_prompt = bool(self._utf8.getstate()[0])
+
+    def push(self, token_id: int) -> str:
+        piece = self._table.piece(token_id)
+        if not piece:
+            return ""
+        if self._at_start:
+            self._at_start = False
+            piece = self._table.first_piece(token_id)
+        return self._less_prompt(self._utf8.decode(piece))
+
+    def flush(self) -> str:
+        return self._less_prompt(self._utf8.decode(b"", final=True))
+
+    def _less_prompt(self, text: str) -> str:
+        if text and self._owed_to_prompt:
+            self._owed_to_prompt = False
+            return text.removeprefix(REPLACEMENT)
+        return text
+
+
+class WindowDetokenizer:
+    """For any other tokenizer: decodes the last few tokens with and without the newest ones and returns the difference.
+
+    decode: the tokenizer's own decoder. An unfinished character waits for at most PATIENCE tokens (UTF-8 needs four bytes).
+    """
+
+    PATIENCE = 6
+
+    def __init__(self, decode: Callable[[list[int]], str], skip: frozenset[int], prompt_tail: Sequence[int] = ()) -> None:
+        self._decode = decode
+        self._skip = skip
+        self._window = [token_id for token_id in prompt_tail if token_id not in skip]
+        self._returned = len(self._window)  # tokens of the window whose text is out
+        self._window_text = decode(self._window) if self._window else ""
+
+    def push(self, token_id: int) -> str:
+        if token_id in self._skip:
+            return ""
+        self._window.append(token_id)
+        text = self._decode(self._window)
+        waiting = len(self._window) - self._returned
+        if text.endswith(REPLACEMENT) and waiting < self.PATIENCE:
+            return ""
+        return self._release(text)
+
+    def flush(self) -> str:
+        return self._release(self._decode(self._window)) if len(self._window) > self._returned else ""
+
+    def _release(self, text: str) -> str:
+        new = text[len(self._window_text) :]
+        del self._window[: self._returned]  # the tokens just released stay: the next ones are decoded in their company
+        self._returned = len(self._window)
+        self._window_text = self._decode(self._window)
+        return new

@@ -1,0 +1,77 @@
+"""Stop strings in text that arrives in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class _Prefix:
+    """How much of one stop string the text ends with (Knuth-Morris-Pratt: constant cost per character on average)."""
+
+    __slots__ = ("_fallback", "length", "matched", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.length = len(stop)
+        self.matched = 0
+        self._fallback = [0] * self.length  # [i]: the longest proper prefix of stop that also ends stop[: i + 1]
+        border = 0
+        for place in range(1, self.length):
+            while border and stop[place] != stop[border]:
+                border = self._fallback[border - 1]
+            border += stop[place] == stop[border]
+            self._fallback[place] = border
+
+    def step(self, character: str) -> bool:
+        """True when this character completes the stop."""
+        while self.matched and self.stop[self.matched] != character:
+            self.matched = self._fallback[self.matched - 1]
+        self.matched += self.stop[self.matched] == character
+        return self.matched == self.length
+
+
+class StopMatcher:
+    """Cuts a text at the stop string that is completed first.
+
+    The stop whose last character comes first wins; of two that end together, the longer one. No character at or after the
+    start of a stop that may still come is let out. stops: none may be empty (ValueError).
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if not all(stops):
+            raise ValueError("A stop string may not be empty.")
+        # Longest first, so that the first to report a completion at a character is the one that started earliest.
+        self._prefixes = [_Prefix(stop) for stop in sorted(set(stops), key=len, reverse=True)]
+        self._held = ""
+        self._hit: str | None = None
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """The text that can be shown now, and the stop string that was completed, if one was.
+
+        After a completion nothing more is let out and the same stop is reported again.
+        """
+        if self._hit is not None:
+            return "", self._hit
+        if not self._prefixes:
+            return text, None
+        text = self._held + text
+        for place in range(len(self._held), len(text)):
+            stop = self._step(text[place])
+            if stop is not None:
+                self._hit, self._held = stop, ""
+                return text[: place + 1 - len(stop)], stop
+        keep = len(text) - max(prefix.matched for prefix in self._prefixes)
+        self._held = text[keep:]
+        return text[:keep], None
+
+    def flush(self) -> str:
+        """The text held back, at the end of the generation: no stop came of it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _step(self, character: str) -> str | None:
+        hit = None
+        for prefix in self._prefixes:
+            if prefix.step(character) and hit is None:
+                hit = prefix.stop
+        return hit

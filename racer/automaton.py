@@ -1,0 +1,198 @@
+"""Aho-Corasick automaton over all k-grams, k <= n, of one session's tokens, bounded by LRU eviction (RACER, section 3).
+
+Windows. When token x[t] arrives, each of the n open windows (those that start at t-n+1 .. t) grows by it, and cursor d is the
+node of the latest d tokens. The nodes are found or made from the shortest window to the longest, so the failure target of
+depth d is the node of depth d-1 seen the moment before: failure links are exact at all times and never need repair.
+
+Recency. At each token all prefixes of all open windows are touched: the longest window first, and within a window the
+deepest node first. Hence (I1) a prefix is never staler than its extension and (I2) a suffix is never staler than a string that
+ends in it. The oldest node is therefore a leaf no failure link points to: evicting it leaves no pointer behind. While the
+nodes of a token are being made, the ones already visited are kept at the newest end, and the open windows lie right behind;
+these are n(n+1)/2 nodes at most, so a capacity above that never evicts a node in use.
+
+Counts. count[v] is the number of stored occurrences that pass through v or end in it. An evicted leaf takes its count off all
+its ancestors, so count(parent) >= sum of count(children) >= 0 always holds. A node whose continuations have all left has
+count 0: it stays until its turn in the recency order and ranks last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from racer.hashing import delete, find, insert, make_hash
+from racer.lru import make_links, oldest, push_newest, touch, unlink
+from racer.tree import Int32Array, Int64Array
+
+# Columns of nodes, int32[capacity + 1, 9]. Row 0 is the root of the trie; as a link 0 also means "none".
+TOKEN = 0
+PARENT = 1
+FAIL = 2
+DEPTH = 3
+COUNT = 4
+LAST = 5  # position of the token that ended its latest occurrence
+CHILD = 6  # first child
+NEXT = 7  # next sibling
+PREVIOUS = 8  # previous sibling
+COLUMNS = 9
+
+# Entries of meta, int64[3].
+USED = 0
+LENGTH = 1  # tokens seen
+EVICTIONS = 2
+
+MAX_TOKEN = 2**31
+MAX_NGRAM = 62  # the retrieval keeps sets of depths as bits of an int64
+
+
+@njit(nogil=True, cache=True)
+def _evict(nodes: Int32Array, links: Int32Array, keys: Int64Array, values: Int32Array, node: int) -> None:
+    """Remove a leaf without incoming failure link (I1, I2) from the trie, its ancestors' counts and the recency order."""
+    parent = int(nodes[node, PARENT])
+    delete(keys, values, (parent << 32) | int(nodes[node, TOKEN]))
+    following = nodes[node, NEXT]
+    previous = nodes[node, PREVIOUS]
+    if previous == 0:
+        nodes[parent, CHILD] = following
+    else:
+        nodes[previous, NEXT] = following
+    if following != 0:
+        nodes[following, PREVIOUS] = previous
+    ancestor = parent
+    while ancestor != 0:
+        nodes[ancestor, COUNT] -= nodes[node, COUNT]
+        ancestor = int(nodes[ancestor, PARENT])
+    unlink(links, node)
+
+
+@njit(nogil=True, cache=True)
+def _create(
+    nodes: Int32Array,
+    links: Int32Array,
+    keys: Int64Array,
+    values: Int32Array,
+    meta: Int64Array,
+    parent: int,
+    token: int,
+    fail: int,
+) -> int:
+    """Make the child of parent for token, in a free row or in that of the oldest node."""
+    if meta[USED] < nodes.shape[0] - 1:
+        meta[USED] += 1
+        node = int(meta[USED])
+    else:
+        node = oldest(links)
+        _evict(nodes, links, keys, values, node)
+        meta[EVICTIONS] += 1
+    nodes[node, TOKEN] = token
+    nodes[node, PARENT] = parent
+    nodes[node, FAIL] = fail
+    nodes[node, DEPTH] = nodes[parent, DEPTH] + 1
+    nodes[node, COUNT] = 0
+    nodes[node, CHILD] = 0
+    first = nodes[parent, CHILD]
+    nodes[node, NEXT] = first
+    nodes[node, PREVIOUS] = 0
+    if first != 0:
+        nodes[first, PREVIOUS] = node
+    nodes[parent, CHILD] = node
+    insert(keys, values, (parent << 32) | token, node)
+    push_newest(links, node)
+    return node
+
+
+@njit(nogil=True, cache=True)
+def append(
+    nodes: Int32Array,
+    links: Int32Array,
+    keys: Int64Array,
+    values: Int32Array,
+    cursors: Int32Array,
+    meta: Int64Array,
+    tokens: Int64Array,
+) -> int:
+    """Feed tokens int64[m] one by one. Returns -1, or the index of the first token out of range, and then feeds none."""
+    for index in range(tokens.size):
+        if tokens[index] < 0 or tokens[index] >= MAX_TOKEN:
+            return index
+    longest = cursors.size - 1
+    for index in range(tokens.size):
+        token = int(tokens[index])
+        position = int(meta[LENGTH])
+        deepest = min(longest, position + 1)
+        parent = 0  # cursor of depth d-1 as it was before this token
+        shorter = 0  # cursor of depth d-1 as it is now: the failure target of depth d
+        for depth in range(1, deepest + 1):
+            node = find(keys, values, (parent << 32) | token)
+            if node < 0:
+                node = _create(nodes, links, keys, values, meta, parent, token, shorter)
+            else:
+                touch(links, node)
+            nodes[node, COUNT] += 1
+            nodes[node, LAST] = position
+            parent = int(cursors[depth])
+            cursors[depth] = node
+            shorter = node
+        meta[LENGTH] = position + 1
+        for depth in range(deepest, 0, -1):
+            node = int(cursors[depth])
+            while node != 0:
+                touch(links, node)
+                node = int(nodes[node, PARENT])
+    return -1
+
+
+def as_tokens(tokens: npt.ArrayLike) -> Int64Array:
+    """Token ids as int64[m], contiguous and writable: one array type, so that no kernel is compiled twice."""
+    flat = np.ascontiguousarray(tokens, np.int64).reshape(-1)
+    return flat if flat.flags.writeable else flat.copy()
+
+
+class NgramAutomaton:
+    """All k-grams, k <= n, of the tokens appended, in at most `capacity` nodes besides the root.
+
+    State: nodes int32[capacity + 1, COLUMNS], links (recency), keys and values (the hash `node << 32 | token` -> child),
+    cursors int32[n + 1] (cursors[d] is the node of the latest d tokens, 0 while there are fewer) and meta. 0.9 MB at 10,000
+    nodes.
+    """
+
+    def __init__(self, n: int = 10, capacity: int = 10_000) -> None:
+        if not 1 <= n <= MAX_NGRAM:
+            raise ValueError(f"n must be between 1 and {MAX_NGRAM}, got {n}")
+        if not n * (n + 1) // 2 < capacity < MAX_TOKEN:
+            raise ValueError(f"{n}-grams need a capacity of at least {n * (n + 1) // 2 + 1} nodes, got {capacity}")
+        self.n = n
+        self.capacity = capacity
+        self.nodes: Int32Array = np.zeros((capacity + 1, COLUMNS), np.int32)
+        self.links = make_links(capacity)
+        self.keys, self.values = make_hash(capacity)
+        self.cursors: Int32Array = np.zeros(n + 1, np.int32)
+        self.meta: Int64Array = np.zeros(3, np.int64)
+
+    def append(self, tokens: npt.NDArray[np.integer] | Sequence[int]) -> None:
+        """Feed tokens [m], ids in [0, 2**31), in order. Raises ValueError, and changes nothing, when one is out of range."""
+        flat = as_tokens(tokens)
+        bad = append(self.nodes, self.links, self.keys, self.values, self.cursors, self.meta, flat)
+        if bad >= 0:
+            raise ValueError(f"token ids must be in [0, 2**31), got {flat[bad]} at index {bad}")
+
+    def __len__(self) -> int:
+        """Nodes in use, the root not counted."""
+        return int(self.meta[USED])
+
+    @property
+    def tokens_seen(self) -> int:
+        return int(self.meta[LENGTH])
+
+    @property
+    def evictions(self) -> int:
+        return int(self.meta[EVICTIONS])
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the state in bytes; it does not grow."""
+        arrays = (self.nodes, self.links, self.keys, self.values, self.cursors, self.meta)
+        return sum(array.nbytes for array in arrays)

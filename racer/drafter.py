@@ -1,0 +1,174 @@
+"""Drafters: what proposes a tree of next tokens for one session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from racer.automaton import MAX_TOKEN, NgramAutomaton, as_tokens
+from racer.copy_logits import CopyLogitTable
+from racer.copy_tree import fill
+from racer.retrieval import LOW16, retrieve
+from racer.tree import DraftTree
+from racer.workspace import Workspace
+
+Tokens = npt.NDArray[np.integer] | Sequence[int]
+Policy = Literal["paper", "retrieval", "copy_logit", "half", "fallback"]
+MAX_BREADTH = 10
+
+
+class Drafter(Protocol):
+    """The per-session state of a drafting method. learns: whether `learn` has any use for the target's rows."""
+
+    learns: bool
+
+    def observe(self, tokens: Tokens) -> None:
+        """Take in tokens [m] of the session, prompt or output; the last one is the next root."""
+
+    def learn(
+        self, tokens: npt.NDArray[np.integer], top_ids: npt.NDArray[np.integer], top_probs: npt.NDArray[np.floating]
+    ) -> None:
+        """Take in the target's top successors [n, k] of tokens [n]; the caller puts the accepted path last."""
+
+    def propose(self, budget: int, max_depth: int) -> DraftTree:
+        """A tree below the last observed token: at most `budget` nodes, root included, and at most `max_depth` deep."""
+
+
+@dataclass(frozen=True, slots=True)
+class RacerConfig:
+    """Settings of the RACER drafter; the defaults are the paper's.
+
+    policy: `paper` is retrieval first, then copy-logit in the slots left. Ablations: `retrieval` or `copy_logit` alone, `half`
+    (retrieval takes at most half of the slots), `fallback` (copy-logit only when retrieval finds nothing).
+    """
+
+    ngram: int = 10
+    automaton_nodes: int = 10_000
+    min_match: int = 2
+    breadth: int = 8
+    table_rows: int = 32_768
+    policy: Policy = "paper"
+
+    def __post_init__(self) -> None:
+        if self.policy not in get_args(Policy):
+            raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {self.policy!r}")
+        if not 1 <= self.min_match <= self.ngram:
+            raise ValueError(f"min_match must be between 1 and ngram ({self.ngram}), got {self.min_match}")
+        if not 1 <= self.breadth <= MAX_BREADTH:
+            raise ValueError(f"breadth must be between 1 and {MAX_BREADTH}, got {self.breadth}")
+
+
+class NullDrafter:
+    """Proposes nothing: plain decoding."""
+
+    learns = False
+
+    def __init__(self) -> None:
+        self._root = -1
+
+    def observe(self, tokens: Tokens) -> None:
+        if len(tokens):
+            self._root = int(tokens[-1])
+
+    def learn(
+        self, tokens: npt.NDArray[np.integer], top_ids: npt.NDArray[np.integer], top_probs: npt.NDArray[np.floating]
+    ) -> None:
+        pass
+
+    def propose(self, budget: int, max_depth: int) -> DraftTree:
+        return DraftTree.root_only(_checked_root(self._root))
+
+
+class RacerDrafter:
+    """RACER: exact n-grams of the session, and the target's own latest successors per token.
+
+    base is the copy-logit layer shared by several sessions: it is read where the session has no row of its own, and
+    written along. Not for use from two threads at a time.
+    """
+
+    learns = True
+
+    def __init__(self, config: RacerConfig | None = None, base: CopyLogitTable | None = None) -> None:
+        self.config = config or RacerConfig()
+        self.automaton = NgramAutomaton(self.config.ngram, self.config.automaton_nodes)
+        self.table = CopyLogitTable(self.config.breadth, self.config.table_rows, base)
+        self._base = base if base is not None else CopyLogitTable(self.config.breadth, 1)
+        self._workspace = Workspace(self.config.ngram)
+        self._root = -1
+
+    def observe(self, tokens: Tokens) -> None:
+        """Append tokens [m], ids in [0, 2**31), to the automaton; the last one is the next root."""
+        flat = as_tokens(tokens)
+        if flat.size:
+            self.automaton.append(flat)
+            self._root = int(flat[-1])
+
+    def learn(
+        self, tokens: npt.NDArray[np.integer], top_ids: npt.NDArray[np.integer], top_probs: npt.NDArray[np.floating]
+    ) -> None:
+        """Write the copy-logit rows top_ids [n, k] and top_probs [n, k] of tokens [n]; later rows win."""
+        self.table.write(tokens, top_ids, top_probs)
+
+    def propose(self, budget: int, max_depth: int) -> DraftTree:
+        """The merged tree (RACER, section 3). Raises ValueError when no token has been observed."""
+        root = _checked_root(self._root)
+        budget = min(budget, LOW16)
+        max_depth = min(max_depth, LOW16 - 1)
+        if budget < 2 or max_depth < 1:
+            return DraftTree.root_only(root)
+        space = self._workspace
+        space.reserve(budget)
+        count = retrieve(
+            self.automaton.nodes,
+            self.automaton.cursors,
+            space.tree,
+            space.weights,
+            space.heap,
+            root,
+            self._retrieval_budget(budget),
+            max_depth,
+            self.config.min_match,
+        )
+        if self._wants_copy_logits(count):
+            table, base = self.table, self._base
+            layers = (table.keys, table.values, table.ids, table.probs, base.keys, base.values, base.ids, base.probs)
+            count = fill(space.tree, space.weights, count, budget, max_depth, *layers)
+        return space.harvest(count)
+
+    def _retrieval_budget(self, budget: int) -> int:
+        """Nodes, root included, that retrieval may take."""
+        if self.config.policy == "copy_logit":
+            return 1
+        if self.config.policy == "half":
+            return 1 + (budget - 1) // 2
+        return budget
+
+    def _wants_copy_logits(self, count: int) -> bool:
+        if self.config.policy == "retrieval":
+            return False
+        return self.config.policy != "fallback" or count == 1
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the session's state in bytes, without the shared base layer and the scratch."""
+        return self.automaton.nbytes + self.table.nbytes
+
+
+def warm_up() -> None:
+    """Compile every kernel once, or load it from the cache."""
+    drafter = RacerDrafter(RacerConfig(ngram=2, automaton_nodes=8))
+    drafter.observe([1, 2, 3, 1, 2, 3, 1, 2])
+    tokens = np.arange(4)
+    drafter.learn(tokens, np.ones((4, 8), np.int32), np.ones((4, 8), np.float32))
+    drafter.table.row(1)
+    drafter.propose(8, 4)
+
+
+def _checked_root(root: int) -> int:
+    if not 0 <= root < MAX_TOKEN:
+        raise ValueError("observe at least one token before proposing")
+    return root

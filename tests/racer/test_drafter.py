@@ -1,0 +1,143 @@
+"""The RACER drafter: merge, policies, independence of sessions, the same results without compilation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from racer.copy_logits import CopyLogitTable
+from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig, RacerDrafter, warm_up
+from racer.tree import DraftTree, Source
+
+from .audit import check_tree, paths_of
+from .replay import digest
+
+
+def same(left: DraftTree, right: DraftTree) -> bool:
+    names = ("tokens", "parents", "depth", "source", "confidence")
+    return all(np.array_equal(getattr(left, name), getattr(right, name)) for name in names)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["paper", "retrieval", "copy_logit", "half", "fallback"]),
+    st.lists(st.integers(0, 5), min_size=1, max_size=60),
+    st.integers(-1, 90),
+    st.integers(-1, 20),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_tree_keeps_the_contract(policy: Policy, tokens: list[int], budget: int, max_depth: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    drafter = RacerDrafter(RacerConfig(ngram=4, automaton_nodes=40, breadth=3, policy=policy))
+    drafter.observe(tokens)
+    drafter.learn(rng.integers(0, 6, 5), rng.integers(0, 6, (5, 3)), rng.random((5, 3)))
+    check_tree(drafter.propose(budget, max_depth), tokens[-1], budget, max_depth)
+
+
+def test_the_union_counts_unique_nodes() -> None:
+    """Copy-logit nodes that retrieval has found already take no slot, and are searched on below."""
+    drafter = RacerDrafter(RacerConfig(breadth=2))
+    drafter.observe([1, 2, 3, 1, 2])
+    ids = np.array([[3, 9], [1, 8], [7, 6]])
+    drafter.learn(np.array([2, 3, 9]), ids, np.full(ids.shape, 0.5))
+    tree = drafter.propose(7, 2)
+    sources = dict(zip(paths_of(tree), tree.source.tolist(), strict=True))
+    assert sources == {
+        (): Source.TARGET,
+        (3,): Source.RETRIEVAL,
+        (3, 1): Source.RETRIEVAL,
+        (9,): Source.COPY_LOGIT,
+        (3, 8): Source.COPY_LOGIT,
+        (9, 7): Source.COPY_LOGIT,
+    }
+    assert len(drafter.propose(5, 2)) == 5
+
+
+def test_retrieval_may_take_all_slots_and_half_leaves_room() -> None:
+    text = np.resize(np.arange(30), 90)
+    sources = {}
+    for policy in ("paper", "half", "fallback"):
+        drafter = RacerDrafter(RacerConfig(policy=policy))  # type: ignore[arg-type]
+        drafter.observe(text)
+        tokens = np.arange(30)
+        drafter.learn(tokens, 100 + np.tile(np.arange(8), (30, 1)), np.full((30, 8), 0.1))
+        sources[policy] = np.bincount(drafter.propose(21, 64).source, minlength=2)[:2].tolist()
+    assert sources == {"paper": [20, 0], "half": [10, 8], "fallback": [20, 0]}
+
+
+def test_no_budget_or_depth_gives_the_root_alone() -> None:
+    drafter = RacerDrafter()
+    drafter.observe([1, 2, 3, 1, 2])
+    for budget, max_depth in ((1, 10), (0, 10), (10, 0)):
+        assert drafter.propose(budget, max_depth).tokens.tolist() == [2]
+
+
+def test_proposing_changes_nothing_and_the_tree_is_a_copy() -> None:
+    drafter = RacerDrafter()
+    drafter.observe([1, 2, 3, 4, 1, 2])
+    tree = drafter.propose(64, 64)
+    tokens = tree.tokens.copy()
+    assert same(tree, drafter.propose(64, 64))
+    drafter.observe([9, 9, 9])
+    drafter.propose(64, 64)
+    assert np.array_equal(tree.tokens, tokens)
+
+
+def test_two_drafters_share_nothing_but_the_base() -> None:
+    base = CopyLogitTable()
+    one, two, alone = RacerDrafter(base=base), RacerDrafter(base=base), RacerDrafter()
+    one.observe([1, 2, 3, 4, 5, 1, 2])
+    two.observe([1, 2])
+    alone.observe([1, 2])
+    assert same(two.propose(64, 64), alone.propose(64, 64))
+    one.learn(np.array([2]), np.array([[7]]), np.array([[0.5]]))
+    assert two.propose(64, 64).tokens.tolist() == [2, 7]
+    assert len(alone.propose(64, 64)) == 1
+
+
+def test_accepts_sequences_any_integer_type_and_read_only_arrays() -> None:
+    trees = []
+    frozen = np.array([1, 2, 3, 1, 2], np.int64)
+    frozen.flags.writeable = False
+    for tokens in ([1, 2, 3, 1, 2], (1, 2, 3, 1, 2), np.array([1, 2, 3, 1, 2], np.int32), frozen):
+        drafter = RacerDrafter()
+        drafter.observe([])
+        drafter.observe(tokens)
+        trees.append(drafter.propose(16, 16))
+    assert all(same(trees[0], tree) for tree in trees)
+
+
+@pytest.mark.parametrize("drafter", [RacerDrafter(), NullDrafter()])
+def test_nothing_to_propose_before_the_first_token(drafter: Drafter) -> None:
+    with pytest.raises(ValueError, match="observe"):
+        drafter.propose(8, 8)
+
+
+def test_the_null_drafter_proposes_the_root() -> None:
+    drafter: Drafter = NullDrafter()
+    drafter.observe(np.array([4, 5]))
+    drafter.observe([])
+    drafter.learn(np.array([5]), np.array([[1]]), np.array([[1.0]]))
+    assert drafter.propose(64, 64).tokens.tolist() == [5]
+
+
+@pytest.mark.parametrize("bad", [{"policy": "best"}, {"min_match": 0}, {"min_match": 11}, {"breadth": 0}, {"breadth": 11}])
+def test_settings_out_of_range_are_refused(bad: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        RacerConfig(**bad)
+
+
+def test_plain_python_gives_the_same() -> None:
+    warm_up()
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, "-W", "error", "-m", "tests.racer.replay"]
+    plain = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    assert plain.stdout.strip() == digest()
