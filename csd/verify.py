@@ -34,7 +34,9 @@ def walk_exact(tree: DraftTree, choose: Choose) -> Walk:
     The target's token is drawn first and then looked for among the children, so whatever was drafted, the emitted tokens
     are the target's: greedy decoding stays greedy, and a sample keeps its distribution.
     """
-    path, tokens, sources = [0], [], []
+    path = [0]
+    tokens: list[int] = []
+    sources: list[Source] = []
     node = 0
     while True:
         token = choose(node, len(tokens))

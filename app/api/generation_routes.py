@@ -69,7 +69,8 @@ async def _generate(
         raise
     tracer = engine.codec if body.speculative.trace else None
     if body.stream:
-        stream = frames(reply, generations, include_usage=body.include_usage, tracer=tracer)
+        silence = service.keep_alive_after
+        stream = frames(reply, generations, keep_alive_after=silence, include_usage=body.include_usage, tracer=tracer)
         return EventStream(stream, generations.cancel)
     work = _collect(reply, generations, count, tracer)
     content = await run_until_gone(request.receive, work, generations.cancel)

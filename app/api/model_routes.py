@@ -46,7 +46,7 @@ async def detokenize(request: Request) -> dict[str, Any]:
     engine = service.ready_engine()
     body = await read_body(request, DetokenizeBody, service.settings.max_body_bytes)
     service.check_model(body.model)
-    check_ids(body.tokens, engine.codec.vocab_size, "tokens")
+    check_ids(body.tokens, engine.info.vocab_size, "tokens")
     return {"prompt": await to_thread.run_sync(engine.codec.decode, body.tokens, False)}
 
 

@@ -16,7 +16,7 @@ GREEDY_BELOW = 1e-5  # temperatures under it differ from greedy only by overflow
 
 def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: str) -> list[GenerationRequest]:
     """One request per prompt. Raises ApiError 400."""
-    prompts = [_prompt_ids(prompt, engine.codec) for prompt in body.prompt]
+    prompts = [_prompt_ids(prompt, engine) for prompt in body.prompt]
     return [_request(body, ids, _completion_budget(body, ids, engine), engine, tenant, continue_text=True) for ids in prompts]
 
 
@@ -36,11 +36,11 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
         raise bad_value(f"`{param}` must hold token ids from 0 to {vocab_size - 1}.", param)
 
 
-def _prompt_ids(prompt: Prompt, codec: TextCodec) -> Sequence[int]:
+def _prompt_ids(prompt: Prompt, engine: EngineInterface) -> Sequence[int]:
     if not isinstance(prompt, str):
-        check_ids(prompt, codec.vocab_size, "prompt")
+        check_ids(prompt, engine.info.vocab_size, "prompt")
         return prompt
-    ids = codec.encode(prompt)
+    ids = engine.codec.encode(prompt)
     if not ids:
         raise bad_value("`prompt` is empty: a prompt needs at least one token.", "prompt")
     return ids

@@ -26,6 +26,8 @@ State = Literal["loading", "ready", "stopping", "failed"]
 class Service:
     """Holds one engine from its loading to its close. Thread-safe."""
 
+    keep_alive_after = 15.0  # seconds of silence until a stream gets a comment
+
     def __init__(
         self,
         settings: Settings,

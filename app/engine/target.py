@@ -103,7 +103,8 @@ class PackedTarget:
             segments=segments,
             **limit,
         )
-        return output.logits[0]
+        logits: torch.Tensor = output.logits[0]
+        return logits
 
     @torch.inference_mode()
     def native_logits(self, tokens: Sequence[int]) -> torch.Tensor:
@@ -111,7 +112,8 @@ class PackedTarget:
         self.model.set_attn_implementation(self.native_attention)
         try:
             ids = torch.tensor([list(tokens)], device=self.device)
-            return self.model(input_ids=ids, use_cache=False).logits[0]
+            logits: torch.Tensor = self.model(input_ids=ids, use_cache=False).logits[0]
+            return logits
         finally:
             self.model.set_attn_implementation(PACKED)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
@@ -21,6 +22,9 @@ from tests.waiting import wait_until
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
+BASE: dict[str, dict[str, Any]] = {CHAT: {"messages": HELLO}, COMPLETIONS: {"prompt": "Hello"}}
+BOTH = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+STREAMS = pytest.mark.parametrize("stream", [False, True])
 
 
 def new_settings(**changes: Any) -> Settings:
@@ -88,6 +92,17 @@ def text_of(payloads: list[Any], index: int = 0) -> str:
     choices = [choice for payload in payloads if payload != "[DONE]" for choice in payload["choices"]]
     own = [choice for choice in choices if choice["index"] == index]
     return "".join(choice["text"] if "text" in choice else choice["delta"].get("content", "") for choice in own)
+
+
+def ask(client: TestClient, path: str, **fields: Any) -> Any:
+    return client.post(path, json={**BASE[path], **fields})
+
+
+def check_alive(client: TestClient) -> None:
+    """A normal request gets the normal answer."""
+    reply = ask(client, CHAT, temperature=0, max_tokens=4)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["usage"]["completion_tokens"] == 4
 
 
 def check_error(reply: Any, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:

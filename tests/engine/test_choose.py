@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,12 +34,16 @@ def tree_of(tokens: list[int], parents: list[int]) -> DraftTree:
     )
 
 
+def choose_from(logits: torch.Tensor, _node: int, emitted: int) -> int:
+    return choose(logits, SamplingParams(0.0), 0, emitted)
+
+
 def test_the_greedy_walk_takes_the_argmax_and_never_a_plausible_sibling():
     row = torch.tensor([0.30, 0.50, 0.20]).log()
     near_tie = torch.tensor([0.0001, 0.5001, 0.4998]).log()
     for logits in (row, near_tie):
         tree = tree_of([0, 0, 2], [-1, 0, 0])
-        walk = walk_exact(tree, lambda node, emitted, logits=logits: choose(logits, SamplingParams(0.0), 0, emitted))
+        walk = walk_exact(tree, partial(choose_from, logits))
         assert walk.tokens == (1,)
         assert walk.accepted == 0
 
@@ -87,10 +92,13 @@ def test_a_sample_through_trees_with_siblings_keeps_the_distribution():
     def row(node: int) -> torch.Tensor:
         return (first, second[tree.tokens[node]], third)[tree.depth[node]]
 
+    def sample(seed: int, node: int, emitted: int) -> int:
+        return choose(row(node), sampling, seed, emitted)
+
     counts = np.zeros((VOCABULARY, VOCABULARY))
     accepted = 0
     for seed in range(50_000):
-        walk = walk_exact(tree, lambda node, emitted, seed=seed: choose(row(node), sampling, seed, emitted))
+        walk = walk_exact(tree, partial(sample, seed))
         answer = list(walk.tokens)
         accepted += walk.accepted
         if len(answer) == 1:

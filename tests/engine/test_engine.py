@@ -255,9 +255,8 @@ def test_a_full_queue_refuses_and_serves_those_it_took():
             try:
                 engine.submit(job, events.put)
                 results.append(events)
-            except QueueFull as error:
+            except QueueFull:
                 refused += 1
-                assert error.retry_after >= 1
         assert (len(results), refused) == (4, 15)
         held.release.set()
         for events in results:

@@ -18,7 +18,6 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from app.engine import gguf_convert, hub, loading
-from app.engine.device import choose_device, choose_dtype, choose_threads, cpu_quota, free_memory, usable_cpus
 from app.engine.errors import ModelLoadError
 from app.engine.loading import LoadedModel, load_model
 from tests.engine.gguf_files import write_gguf
@@ -297,36 +296,3 @@ def test_settings_that_make_no_sense(saved: Path, tmp_path: Path) -> None:
     for bad in ({"dtype": "int3"}, {"device": "abacus"}, {"device": "cuda:99"}, {"device": "meta"}):
         with pytest.raises(ModelLoadError, match=next(iter(bad))):
             load(saved, tmp_path, **bad)
-    with pytest.raises(ModelLoadError, match="threads"):
-        choose_threads(0)
-
-
-def test_auto_settings() -> None:
-    device = choose_device("auto")
-    assert choose_dtype("auto", device) in (torch.float32, torch.float16, torch.bfloat16)
-    assert free_memory(device) > 0
-
-
-def test_threads_follow_request_environment_and_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.get_num_threads()
-    try:
-        assert choose_threads(1) == torch.get_num_threads() == 1
-        monkeypatch.setenv("OMP_NUM_THREADS", "2")
-        assert choose_threads() == 2
-        monkeypatch.delenv("OMP_NUM_THREADS")
-        assert choose_threads() == usable_cpus()
-    finally:
-        torch.set_num_threads(before)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("4:cpu,cpuacct:/box\n0::/pod/box\n")
-    assert cpu_quota(tmp_path) is None
-    (tmp_path / "sys/fs/cgroup/pod/box").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/pod/cpu.max").write_text("150000 100000\n")
-    (tmp_path / "sys/fs/cgroup/pod/box/cpu.max").write_text("max 100000\n")
-    assert cpu_quota(tmp_path) == 1.5
-    assert usable_cpus(tmp_path) == 1
-    (tmp_path / "sys/fs/cgroup/cpu").mkdir()
-    (tmp_path / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").write_text("50000\n")
-    (tmp_path / "sys/fs/cgroup/cpu/cpu.cfs_period_us").write_text("100000\n")
-    assert cpu_quota(tmp_path) == 0.5
-    assert usable_cpus(tmp_path) == 1

@@ -1,0 +1,98 @@
+"""Models, tokenize, detokenize, the page and the description."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.api import page
+from app.api.page import render_page
+from tests.api.support import CHAT, HELLO, check_error, client_of
+from tests.synthetic import SyntheticEngine
+
+
+def test_models(client: TestClient) -> None:
+    listed = client.get("/v1/models").json()
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["synthetic"]
+    assert client.get("/v1/models/synthetic").json() == listed["data"][0]
+    check_error(client.get("/v1/models/org/other"), 404, "model", "model_not_found")
+
+
+def test_a_name_with_a_slash() -> None:
+    with client_of(lambda: SyntheticEngine(name="org/model")) as client:
+        assert client.get("/v1/models/org/model").json()["id"] == "org/model"
+
+
+def test_tokenize(client: TestClient) -> None:
+    reply = client.post("/tokenize", json={"prompt": "aé", "model": "synthetic"}).json()
+    assert reply == {"tokens": [256, 97, 0xC3, 0xA9], "count": 4, "max_model_len": 4096}
+    assert client.post("/tokenize", json={"prompt": "a", "add_special_tokens": False}).json()["tokens"] == [97]
+    assert client.post("/tokenize", json={"prompt": "", "add_special_tokens": False}).json()["tokens"] == []
+    chat = client.post("/tokenize", json={"messages": HELLO}).json()
+    assert chat["count"] == client.post(CHAT, json={"messages": HELLO}).json()["usage"]["prompt_tokens"]
+
+
+def test_detokenize(client: TestClient) -> None:
+    text = "naïve 東京 👩‍👩‍👧\n"
+    tokens = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    assert client.post("/detokenize", json={"tokens": tokens}).json() == {"prompt": text}
+    assert client.post("/detokenize", json={"tokens": []}).json() == {"prompt": ""}
+    assert client.post("/detokenize", json={"tokens": [256, 97]}).json() == {"prompt": "<|bos|>a"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"prompt": "a", "foo": 1}, "foo"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": None}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [260]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens.0"),
+        ("/detokenize", {"tokens": [True]}, "tokens.0"),
+    ],
+)
+def test_bad_bodies(client: TestClient, path: str, body: Any, param: str) -> None:
+    check_error(client.post(path, json=body), 400, param)
+
+
+def test_unknown_model(client: TestClient) -> None:
+    check_error(client.post("/tokenize", json={"prompt": "a", "model": "x"}), 404, "model", "model_not_found")
+    check_error(client.post("/detokenize", json={"tokens": [1], "model": "x"}), 404, "model", "model_not_found")
+
+
+def test_the_page_asks_nobody_else(client: TestClient) -> None:
+    reply = client.get("/")
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "synthetic" in reply.text
+    assert set(re.findall(r"https?://[\w.:-]+", reply.text)) <= {"http://127.0.0.1:8000"}
+    assert not re.search(r'(src|href)="(https?:)?//', reply.text)
+    assert "/docs" in reply.text
+    assert "/metrics" in reply.text
+
+
+def test_the_page_escapes_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(page, "PAGE_FILE", tmp_path / "index.html")
+    assert "<b>" not in render_page("<b>'\"$x</b>")
+    (tmp_path / "index.html").write_text("own page")
+    assert render_page("x") == "own page"
+
+
+def test_the_description_names_every_route_and_body(client: TestClient) -> None:
+    schema = client.get("/openapi.json").json()
+    for path in ("/v1/completions", CHAT, "/tokenize", "/detokenize"):
+        reference = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        assert reference.rsplit("/", 1)[1] in schema["components"]["schemas"]
+    for path in ("/v1/models", "/health", "/ready", "/metrics"):
+        assert "get" in schema["paths"][path]
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', client.get("/openapi.json").text))
+    assert references <= set(schema["components"]["schemas"])
+    assert client.get("/docs").status_code == 200

@@ -1,0 +1,100 @@
+"""Settings from flags and environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings, SettingsError, read_settings
+
+VALUES = {
+    "target": "m",
+    "served_model_name": "n",
+    "host": "::1",
+    "port": "9000",
+    "dtype": "bfloat16",
+    "device": "cuda:1",
+    "threads": "3",
+    "drafter": "none",
+    "max_nodes": "256",
+    "policy": "paper",
+    "max_context": "100",
+    "max_running": "2",
+    "max_queued": "0",
+    "max_body_bytes": "5000",
+    "prefill_chunk": "16",
+    "warm_start": "false",
+    "kv_memory_fraction": "0.5",
+    "cache_dir": "/tmp/x",
+    "api_keys": "a,b",
+    "request_timeout": "1.5",
+    "shutdown_grace": "0",
+    "log_level": "DEBUG",
+    "self_check": "0",
+    "workers": "1",
+}
+
+
+def test_every_setting_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "template.jinja").write_text("x")
+    values = {**VALUES, "chat_template": str(tmp_path / "template.jinja")}
+    assert set(values) == set(Settings.model_fields)
+    for name, value in values.items():
+        monkeypatch.setenv(f"RACER_{name.upper()}", value)
+    found = read_settings()
+    assert found == read_settings(values)
+    assert (found.port, found.keys, found.warm_start, found.self_check) == (9000, ("a", "b"), False, False)
+    assert (found.log_level, found.served_name, found.max_nodes) == ("debug", "n", 256)
+
+
+def test_flags_win_and_empty_variables_are_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RACER_PORT", "9000")
+    monkeypatch.setenv("RACER_THREADS", "")
+    assert read_settings({"port": "9001", "threads": None}).port == 9001
+    assert read_settings().threads is None
+    assert read_settings().port == 9000
+    assert read_settings().served_name == "smollm2"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", "x"),
+        ("port", "70000"),
+        ("max_nodes", "0"),
+        ("max_nodes", "257"),
+        ("dtype", "int4"),
+        ("device", "tpu"),
+        ("drafter", "x"),
+        ("policy", "auto"),
+        ("threads", "0"),
+        ("kv_memory_fraction", "1.5"),
+        ("chat_template", "/no/such/file"),
+        ("request_timeout", "0"),
+        ("warm_start", "maybe"),
+        ("workers", "2"),
+        ("log_level", "loud"),
+    ],
+)
+def test_bad_values_name_the_setting(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    for flags in ({name: value}, {}):
+        monkeypatch.setenv(f"RACER_{name.upper()}", value)
+        with pytest.raises(SettingsError) as error:
+            read_settings(flags)
+        assert name in str(error.value)
+        assert flag in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_keys_are_not_shown() -> None:
+    found = read_settings({"api_keys": " secret , ,other"})
+    assert found.keys == ("secret", "other")
+    assert "secret" not in repr(found)
+
+
+def test_every_setting_is_described() -> None:
+    for name, field in Settings.model_fields.items():
+        assert re.match(r"^\w.{10,}[^.]$", field.description or ""), name
