@@ -60,7 +60,7 @@ def serve(**flags: Any) -> None:
     settings = read_settings(flags)
     if os.environ.get("WEB_CONCURRENCY", "1") not in ("", "1"):
         raise SettingsError("WEB_CONCURRENCY asks for several workers, but one process holds the model; unset it")
-    from app.main import run  # noqa: PLC0415
+    from app.main import run
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.exit(run(settings, lambda: load_engine(settings), _one_line))
@@ -68,7 +68,8 @@ def serve(**flags: Any) -> None:
 
 def load_engine(settings: Settings) -> Engine:
     """The engine of these settings. Raises ModelLoadError."""
-    from app.engine.engine import Engine, EngineConfig  # noqa: PLC0415
+    from app.engine.engine import Engine, EngineConfig
+    from racer.drafter import RacerConfig
 
     return Engine.from_pretrained(
         settings.target,
@@ -82,6 +83,7 @@ def load_engine(settings: Settings) -> Engine:
             warm_start=settings.warm_start,
             kv_memory_fraction=settings.kv_memory_fraction,
             self_check=settings.self_check,
+            racer=RacerConfig(policy=settings.policy),
         ),
         dtype=settings.dtype,
         device=settings.device,
@@ -118,7 +120,7 @@ def fetch(
     cache_dir: Path | None = typer.Option(None, envvar="RACER_CACHE_DIR", help="Directory to keep it in"),
 ) -> None:
     """Fetch a built-in model and convert it, so that `serve` starts at once."""
-    from app.engine.fetch import fetch_default  # noqa: PLC0415
+    from app.engine.fetch import fetch_default
 
     typer.echo(fetch_default(name, cache_dir))
 
@@ -191,7 +193,7 @@ def _figures(end: Finished, seconds: float) -> str:
 @cli.command("info")
 def info() -> None:
     """Versions, devices and settings that a bug report needs. Keys are not shown."""
-    import torch  # noqa: PLC0415
+    import torch
 
     settings = read_settings()
     names = ("racer-csd", "torch", "transformers", "tokenizers", "numpy", "numba", "fastapi", "uvicorn")

@@ -76,7 +76,7 @@ class Metrics:
         return Histogram(f"racer_{name}", text, buckets=buckets, registry=self.registry)
 
     def _declare_speculation(self) -> None:
-        self._drafts = self._counter("spec_decode_num_drafts", "Verify steps, one per session, of rounds that had a draft")
+        self._drafts = self._counter("spec_decode_num_drafts", "Verify steps, one per session, that had a draft")
         self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Draft tokens verified")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Draft tokens kept")
         self._accepted_at = self._counters(
@@ -145,7 +145,7 @@ class Metrics:
 
     @never_raises
     def step(self, record: StepRecord) -> None:
-        numbers = (record.sessions, record.nodes, record.drafted, *record.accepted_lengths)
+        numbers = (record.sessions, record.drafts, record.nodes, record.drafted, *record.accepted_lengths)
         counted = (*numbers, *record.emitted_by_source.values(), *record.phase_seconds.values())
         if min(counted) < 0:  # checked as a whole: half a record would break the invariant
             raise ValueError("negative count in a step record")
@@ -153,7 +153,7 @@ class Metrics:
         phases = {self._phases[phase]: seconds for phase, seconds in record.phase_seconds.items()}
         self._steps.inc(record.sessions)
         self._nodes.inc(record.nodes)
-        self._drafts.inc(record.sessions if record.drafted else 0)
+        self._drafts.inc(record.drafts)
         self._draft_tokens.inc(record.drafted)
         self._accepted.inc(sum(record.accepted_lengths))
         self._generation_tokens.inc(sum(record.emitted_by_source.values()))

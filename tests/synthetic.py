@@ -207,7 +207,9 @@ class SyntheticEngine:
             drafted += draft
         if stepping:
             phases = {"forward": 0.001}
-            self._observe("step", StepRecord(len(kept), drafted + len(kept), drafted, tuple(kept), dict(sources), phases))
+            self._observe(
+                "step", StepRecord(len(kept), len(kept), drafted + len(kept), drafted, tuple(kept), dict(sources), phases)
+            )
         for session in running:
             if session.reason is not None:
                 self._end(session)

@@ -124,6 +124,7 @@ class Decoder:
             start += len(tree)
         return StepRecord(
             sessions=len(sessions),
+            drafts=sum(len(tree) > 1 for tree in trees),
             nodes=start,
             drafted=start - len(sessions),
             accepted_lengths=tuple(accepted),

@@ -74,7 +74,6 @@ class Engine:
     ) -> None:
         self.config = config
         self.codec = loaded.codec
-        self.observer = observer
         model = loaded.model
         vocab_size = min(int(model.get_output_embeddings().weight.shape[0]), loaded.codec.vocab_size)
         limit = loaded.max_context
@@ -149,19 +148,28 @@ class Engine:
         prompt, room = len(request.prompt_ids), self.info.max_context
         if prompt == 0:
             raise InvalidRequest("The prompt is empty.", "prompt")
-        if any(not 0 <= token < self.info.vocab_size for token in request.prompt_ids):
-            raise InvalidRequest(f"Token ids must lie in 0 to {self.info.vocab_size - 1}.", "prompt")
         wanted = request.stopping.max_tokens
         if wanted is not None and wanted < 1:
             raise InvalidRequest("max_tokens must be at least 1.", "max_tokens")
         if prompt + (wanted or 1) > room:
             raise ContextLengthExceeded(prompt, wanted, room)
+        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self.info.vocab_size:
+            raise InvalidRequest(f"Token ids must lie in 0 to {self.info.vocab_size - 1}.", "prompt")
         speculation = self._resolve(request.speculation)
         request = replace(request, speculation=speculation)
         budget = 1 if speculation.drafter == "none" else speculation.max_nodes or 1
         session = Session(request, _guarded(sink), self.codec, budget, room - prompt if wanted is None else wanted)
         self._worker.submit(session)
         return Handle(self._worker, session)
+
+    @property
+    def observer(self) -> EngineObserver | None:
+        """Who hears of every step; may be set at any time."""
+        return self._worker.observer
+
+    @observer.setter
+    def observer(self, observer: EngineObserver | None) -> None:
+        self._worker.observer = observer
 
     def status(self) -> EngineStatus:
         worker = self._worker
@@ -253,8 +261,8 @@ class Engine:
         return RacerDrafter(self.config.racer, self._tenants.base(session.request.tenant))
 
     def _prove(self) -> None:
-        """Produce one token, so that ready means ready."""
-        probe = GenerationRequest((0,), SamplingParams(0.0), StopParams(1, ignore_eos=True), SpeculationParams("none"))
+        """Draw one token, so that ready means ready and nothing is compiled in a request."""
+        probe = GenerationRequest((0,), SamplingParams(seed=0), StopParams(1, ignore_eos=True), SpeculationParams("none"))
         try:
             self.generate(probe)
         except Exception as error:

@@ -72,6 +72,7 @@ class StepRecord:
     """One engine step over all sessions that took part."""
 
     sessions: int
+    drafts: int  # sessions that had anything to verify beside the root
     nodes: int  # verified, roots included
     drafted: int  # nodes without the roots
     accepted_lengths: tuple[int, ...]  # per session: draft tokens kept

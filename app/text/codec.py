@@ -47,7 +47,8 @@ class TextCodec:
             except UnicodeEncodeError as error:
                 problem = f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}), which is not a character."
                 raise ValueError(problem) from None
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # The batch call releases the GIL, the single one does not: other threads go on while a long text is cut.
+        return list(self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
         """Token ids of the rendered messages. The template writes BOS itself, so none is added. Raises ChatTemplateError."""

@@ -133,13 +133,13 @@ def test_each_app_counts_for_itself() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        StepRecord(1, 3, 2, (-1,), {"target": 1}),
-        StepRecord(-1, 3, 2, (1,), {"target": 1}),
-        StepRecord(1, 3, 2, (1,), {"target": -1}),
-        StepRecord(1, 3, 2, (1,), {"unknown": 1}),
-        StepRecord(1, 3, 2, (1,), {"target": 1}, {"forward": -1.0}),
-        StepRecord(1, 3, 2, (1,), {"target": 1}, {"unknown": 1.0}),
-        StepRecord(1, 3, 2, None, {"target": 1}),  # type: ignore[arg-type]
+        StepRecord(1, 1, 3, 2, (-1,), {"target": 1}),
+        StepRecord(-1, 1, 3, 2, (1,), {"target": 1}),
+        StepRecord(1, 1, 3, 2, (1,), {"target": -1}),
+        StepRecord(1, 1, 3, 2, (1,), {"unknown": 1}),
+        StepRecord(1, 1, 3, 2, (1,), {"target": 1}, {"forward": -1.0}),
+        StepRecord(1, 1, 3, 2, (1,), {"target": 1}, {"unknown": 1.0}),
+        StepRecord(1, 1, 3, 2, None, {"target": 1}),  # type: ignore[arg-type]
     ],
 )
 def test_a_bad_record_is_dropped_whole_and_logged_once(record: StepRecord, caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +150,7 @@ def test_a_bad_record_is_dropped_whole_and_logged_once(record: StepRecord, caplo
             metrics.step(record)
     assert metrics.render() == before
     assert len(caplog.records) == 1
-    metrics.step(StepRecord(1, 3, 2, (1,), {"target": 1, "retrieval": 1}))
+    metrics.step(StepRecord(1, 1, 3, 2, (1,), {"target": 1, "retrieval": 1}))
     assert metrics.render() != before
 
 

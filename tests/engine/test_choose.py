@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
-from app.engine.choose import choose, gumbel
+from app.engine.choose import _keys, choose, gumbel, random_bits, random_bits_on_device
 from app.engine.request import SamplingParams
 from csd.verify import walk_exact
 from racer.tree import DraftTree
@@ -63,6 +63,14 @@ def test_the_noise_is_standard_gumbel_and_depends_on_seed_position_and_token_alo
     for other in (gumbel(8, 3, tokens), gumbel(7, 4, tokens), gumbel(7 + 2**40, 3, tokens), gumbel(-7, 3, tokens)):
         assert abs(float(np.corrcoef(noise.numpy(), other.numpy())[0, 1])) < 0.01
     assert torch.isfinite(noise).all()
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**31))
+def test_the_compiled_and_the_tensor_hash_agree(seed: int, position: int):
+    tokens = torch.tensor([0, 1, 2, 11, 49151, 151_935, 2**31 - 1])
+    keys = _keys(seed, position)
+    assert torch.equal(torch.from_numpy(random_bits(tokens.numpy(), *keys)), random_bits_on_device(tokens, *keys))
+    assert random_bits.py_func(tokens.numpy(), *keys).tolist() == random_bits_on_device(tokens, *keys).tolist()
 
 
 def test_neighbouring_positions_and_seeds_are_independent_for_one_token():
