@@ -17,7 +17,7 @@ from racer.tree import DraftTree
 from racer.workspace import Workspace
 
 Tokens = npt.NDArray[np.integer] | Sequence[int]
-Policy = Literal["paper", "retrieval", "copy_logit", "half", "fallback"]
+Policy = Literal["auto", "paper", "retrieval", "copy_logit", "last_logit", "half", "fallback", "pld", "recycling"]
 MAX_BREADTH = 10
 
 

@@ -23,7 +23,8 @@ from app.engine.selfcheck import build_target
 from app.engine.session import Session
 from app.engine.tenants import Tenants
 from app.engine.worker import Worker
-from racer.drafter import Drafter, NullDrafter, RacerConfig, RacerDrafter, warm_up
+from racer.drafter import Drafter, NullDrafter, RacerConfig, warm_up
+from racer.factory import new_drafter
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,8 @@ class Engine:
     def _new_drafter(self, session: Session) -> Drafter:
         if session.request.speculation.drafter == "none":
             return NullDrafter()
-        return RacerDrafter(self.config.racer, self._tenants.base(session.request.tenant))
+        policy = session.request.speculation.policy or self.config.racer.policy
+        return new_drafter(policy, self.config.racer, self._tenants.base(session.request.tenant))
 
     def _prove(self) -> None:
         """Draw one token, so that ready means ready and nothing is compiled in a request."""

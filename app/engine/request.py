@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from racer.drafter import Policy
+
 DrafterName = Literal["racer", "none"]
 VerifierName = Literal["exact"]
 
@@ -35,11 +37,12 @@ class StopParams:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationParams:
-    """Per-request choice of drafting and acceptance; None takes the server's default."""
+    """Per-request choice of drafting and acceptance; None takes the server's default. policy: see racer.factory."""
 
     drafter: DrafterName | None = None
     verifier: VerifierName | None = None
     max_nodes: int | None = None
+    policy: Policy | None = None
     trace: bool = False
 
 
