@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from app.bench_cli import bench
 from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
@@ -83,6 +84,7 @@ def load_engine(settings: Settings) -> Engine:
             warm_start=settings.warm_start,
             kv_memory_fraction=settings.kv_memory_fraction,
             self_check=settings.self_check,
+            prior_rows=settings.prior_rows,
             racer=RacerConfig(policy=settings.policy),
         ),
         dtype=settings.dtype,
@@ -110,6 +112,7 @@ def _with_setting_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 cli.command("serve")(_with_setting_flags(serve))
+cli.add_typer(bench)
 
 # -- the other commands --------------------------------------------------------------------------------------------------
 

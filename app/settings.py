@@ -9,6 +9,7 @@ from pydantic import Field, FilePath, SecretStr, ValidationError, field_validato
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.engine.request import DrafterName
+from racer.drafter import Policy
 
 ENV_PREFIX = "RACER_"
 
@@ -32,8 +33,11 @@ class Settings(BaseSettings):
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     threads: int | None = Field(None, ge=1, description="CPU threads of the model; default: what the container may use")
     drafter: DrafterName = Field("racer", description="Default drafter of requests: racer, or none for plain decoding")
-    max_nodes: int = Field(24, ge=1, le=256, description="Largest draft tree, root included; requests may ask for less")
-    policy: Literal["paper"] = Field("paper", description="How draft trees are filled: paper follows the RACER paper")
+    max_nodes: int = Field(64, ge=1, le=256, description="Largest draft tree, root included; requests may ask for less")
+    policy: Policy = Field(
+        "auto", description="How draft trees are filled: auto (learnt order, as many nodes as pay), paper, or an ablation"
+    )
+    prior_rows: int = Field(32_768, ge=0, description="Tokens whose successors are worked out in idle time; 0: none")
     max_context: int | None = Field(None, ge=1, description="Tokens of prompt and answer together; default: the model's limit")
     max_running: int = Field(8, ge=1, description="Generations that run at the same time")
     max_queued: int = Field(64, ge=0, description="Generations that may wait; beyond, requests get 429")

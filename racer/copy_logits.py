@@ -112,12 +112,27 @@ class CopyLogitTable:
             return
         if int(flat.min()) < 0 or int(flat.max()) >= MAX_TOKEN:
             raise ValueError("token ids must be in [0, 2**31)")
+        self._write_keys(flat, ids, probs)
+
+    def _write_keys(self, flat: Int64Array, ids: npt.NDArray[np.integer], probs: npt.NDArray[np.floating]) -> None:
+        if flat.size == 0:
+            return
         width = min(self.k, ids.shape[1])
         row_ids: Int32Array = np.full((flat.size, self.k), ABSENT, np.int32)
         row_probs: Float32Array = np.zeros((flat.size, self.k), np.float32)
         row_ids[:, :width] = ids[:, :width]
         row_probs[:, :width] = probs[:, :width]
         self._store(flat, row_ids, row_probs)
+
+    def write_pairs(
+        self,
+        previous: npt.NDArray[np.integer],
+        tokens: npt.NDArray[np.integer],
+        ids: npt.NDArray[np.integer],
+        probs: npt.NDArray[np.floating],
+    ) -> None:
+        """Store rows as the successors of a token in its context: keys are (previous [n], tokens [n]), both in [0, 2**31)."""
+        self._write_keys((as_tokens(previous) << 32) | as_tokens(tokens), ids, probs)
 
     def _store(self, tokens: Int64Array, ids: Int32Array, probs: Float32Array) -> None:
         self._make_room(tokens.size)

@@ -30,20 +30,35 @@ class Drafter(Protocol):
         """Take in tokens [m] of the session, prompt or output; the last one is the next root."""
 
     def learn(
-        self, tokens: npt.NDArray[np.integer], top_ids: npt.NDArray[np.integer], top_probs: npt.NDArray[np.floating]
+        self,
+        tokens: npt.NDArray[np.integer],
+        top_ids: npt.NDArray[np.integer],
+        top_probs: npt.NDArray[np.floating],
+        previous: npt.NDArray[np.integer] | None = None,
     ) -> None:
-        """Take in the target's top successors [n, k] of tokens [n]; the caller puts the accepted path last."""
+        """Take in the target's top successors [n, k] of tokens [n]; the caller puts the accepted path last.
 
-    def propose(self, budget: int, max_depth: int) -> DraftTree:
-        """A tree below the last observed token: at most `budget` nodes, root included, and at most `max_depth` deep."""
+        previous [n]: the token before each, negative where there is none.
+        """
+
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+        """A tree below the last observed token: at most `budget` nodes, root included, and at most `max_depth` deep.
+
+        A drafter that estimates acceptance leaves out what it finds less likely than `floor`.
+        """
+
+    def judge(self, verified: int, path: Sequence[int], truth: int) -> None:
+        """Hear what became of the last proposal: `verified` nodes were checked, `path` was accepted, then `truth` came."""
 
 
 @dataclass(frozen=True, slots=True)
 class RacerConfig:
-    """Settings of the RACER drafter; the defaults are the paper's.
+    """Settings of the RACER drafter; sizes are the paper's.
 
-    policy: `paper` is retrieval first, then copy-logit in the slots left. Ablations: `retrieval` or `copy_logit` alone, `half`
-    (retrieval takes at most half of the slots), `fallback` (copy-logit only when retrieval finds nothing).
+    policy: `auto` ranks the candidates of all sources by learnt acceptance. `paper` is retrieval first, then copy-logit in the
+    slots left. Ablations of it: `retrieval` or `copy_logit` alone, `half` (retrieval takes at most half of the slots),
+    `fallback` (copy-logit only when retrieval finds nothing), `last_logit` (the row that chose the root in place of the
+    copy-logit row). Peers: `pld` and `recycling`. See racer.factory.
     """
 
     ngram: int = 10
@@ -51,7 +66,7 @@ class RacerConfig:
     min_match: int = 2
     breadth: int = 8
     table_rows: int = 32_768
-    policy: Policy = "paper"
+    policy: Policy = "auto"
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):
@@ -75,12 +90,19 @@ class NullDrafter:
             self._root = int(tokens[-1])
 
     def learn(
-        self, tokens: npt.NDArray[np.integer], top_ids: npt.NDArray[np.integer], top_probs: npt.NDArray[np.floating]
+        self,
+        tokens: npt.NDArray[np.integer],
+        top_ids: npt.NDArray[np.integer],
+        top_probs: npt.NDArray[np.floating],
+        previous: npt.NDArray[np.integer] | None = None,
     ) -> None:
         pass
 
-    def propose(self, budget: int, max_depth: int) -> DraftTree:
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
         return DraftTree.root_only(_checked_root(self._root))
+
+    def judge(self, verified: int, path: Sequence[int], truth: int) -> None:
+        pass
 
 
 class RacerDrafter:
@@ -98,6 +120,7 @@ class RacerDrafter:
         self.table = CopyLogitTable(self.config.breadth, self.config.table_rows, base)
         self._base = base if base is not None else CopyLogitTable(self.config.breadth, 1)
         self._workspace = Workspace(self.config.ngram)
+        self._last: tuple[npt.NDArray[np.integer], npt.NDArray[np.floating]] | None = None
         self._root = -1
 
     def observe(self, tokens: Tokens) -> None:
@@ -108,12 +131,21 @@ class RacerDrafter:
             self._root = int(flat[-1])
 
     def learn(
-        self, tokens: npt.NDArray[np.integer], top_ids: npt.NDArray[np.integer], top_probs: npt.NDArray[np.floating]
+        self,
+        tokens: npt.NDArray[np.integer],
+        top_ids: npt.NDArray[np.integer],
+        top_probs: npt.NDArray[np.floating],
+        previous: npt.NDArray[np.integer] | None = None,
     ) -> None:
         """Write the copy-logit rows top_ids [n, k] and top_probs [n, k] of tokens [n]; later rows win."""
         self.table.write(tokens, top_ids, top_probs)
+        if self.config.policy == "last_logit" and len(tokens):
+            self._last = (top_ids[-1], top_probs[-1])
 
-    def propose(self, budget: int, max_depth: int) -> DraftTree:
+    def judge(self, verified: int, path: Sequence[int], truth: int) -> None:
+        pass
+
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
         """The merged tree (RACER, section 3). Raises ValueError when no token has been observed."""
         root = _checked_root(self._root)
         budget = min(budget, LOW16)
@@ -134,10 +166,20 @@ class RacerDrafter:
             self.config.min_match,
         )
         if self._wants_copy_logits(count):
-            table, base = self.table, self._base
+            table, base = self._rows(root), self._base
             layers = (table.keys, table.values, table.ids, table.probs, base.keys, base.values, base.ids, base.probs)
             count = fill(space.tree, space.weights, count, budget, max_depth, *layers)
         return space.harvest(count)
+
+    def _rows(self, root: int) -> CopyLogitTable:
+        """The table to draft from; for last-logit one where the latest row stands for the root and all that may follow it."""
+        if self._last is None:
+            return self.table
+        ids, probs = self._last
+        tokens = np.concatenate([[root], ids[ids >= 0]]).astype(np.int64)
+        table = CopyLogitTable(self.config.breadth, len(tokens))
+        table.write(tokens, np.tile(ids, (len(tokens), 1)), np.tile(probs, (len(tokens), 1)))
+        return table
 
     def _retrieval_budget(self, budget: int) -> int:
         """Nodes, root included, that retrieval may take."""
@@ -156,16 +198,6 @@ class RacerDrafter:
     def nbytes(self) -> int:
         """Size of the session's state in bytes, without the shared base layer and the scratch."""
         return self.automaton.nbytes + self.table.nbytes
-
-
-def warm_up() -> None:
-    """Compile every kernel once, or load it from the cache."""
-    drafter = RacerDrafter(RacerConfig(ngram=2, automaton_nodes=8))
-    drafter.observe([1, 2, 3, 1, 2, 3, 1, 2])
-    tokens = np.arange(4)
-    drafter.learn(tokens, np.ones((4, 8), np.int32), np.ones((4, 8), np.float32))
-    drafter.table.row(1)
-    drafter.propose(8, 4)
 
 
 def _checked_root(root: int) -> int:

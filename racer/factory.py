@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
-from racer.copy_logits import CopyLogitTable
+import numpy as np
+
+from racer.auto import AutoDrafter, Shared, WarmLayer
 from racer.drafter import Drafter, Policy, RacerConfig, RacerDrafter
+from racer.pld import PldDrafter
+from racer.recycling import RecyclingDrafter
 
 
-def new_drafter(policy: Policy, config: RacerConfig, base: CopyLogitTable | None = None) -> Drafter:
-    """A fresh drafter for one session."""
+def new_drafter(policy: Policy, config: RacerConfig, warm: WarmLayer | None = None, shared: Shared | None = None) -> Drafter:
+    """A fresh drafter for one session. warm: rows shared with other sessions. shared: what `auto` learns
+    of the target, not of texts."""
+    if policy == "auto":
+        return AutoDrafter(config, warm, shared)
+    base = warm.rows if warm else None
+    if policy == "pld":
+        return PldDrafter()
+    if policy == "recycling":
+        return RecyclingDrafter(config.breadth, config.table_rows, base)
     return RacerDrafter(replace(config, policy=policy), base)
+
+
+def warm_up(config: RacerConfig) -> None:
+    """Compile every kernel once, or load it from the cache, so that no request waits for that."""
+    tokens = np.arange(4)
+    ids, probs = np.ones((4, config.breadth), np.int64), np.ones((4, config.breadth), np.float32)
+    small = replace(config, ngram=2, min_match=2, automaton_nodes=8)
+    for policy in get_args(Policy):
+        drafter = new_drafter(policy, small)
+        drafter.observe([1, 2, 3, 1, 2, 3, 1, 2])
+        drafter.learn(tokens, ids, probs, tokens)
+        tree = drafter.propose(8, 4)
+        drafter.judge(len(tree), [0], 1)

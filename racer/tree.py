@@ -60,6 +60,12 @@ class DraftTree:
             mask[node] |= mask[self.parents[node]]
         return mask
 
+    def first(self, n: int) -> DraftTree:
+        """The first n nodes; a tree too, since parents stand before their children."""
+        if n >= len(self):
+            return self
+        return DraftTree(self.tokens[:n], self.parents[:n], self.depth[:n], self.source[:n], self.confidence[:n])
+
     def child_with(self, node: int, token: int) -> int:
         """The child of node that carries token, or -1."""
         hits = np.flatnonzero((self.parents == node) & (self.tokens == token))

@@ -49,6 +49,8 @@ def tiny_engine(
 ) -> Iterator[Engine]:
     """An engine that is closed, and whose worker has ended, when the block is left."""
     observer = settings.pop("observer", None)
-    with Engine(loaded(name, seed, eos), EngineConfig(**{"max_nodes": 24, **settings}), observer=observer) as engine:
+    with Engine(
+        loaded(name, seed, eos), EngineConfig(**{"max_nodes": 24, "prior_rows": 0, **settings}), observer=observer
+    ) as engine:
         yield engine
     assert not engine.status().alive

@@ -16,6 +16,7 @@ from app.engine.events import PHASES, SOURCE_NAMES, StepRecord
 from app.engine.session import Session, Stage
 from app.engine.target import Rows, Target
 from csd.verify import Walk, walk_exact
+from racer.budget import CostCurve, share_budget
 from racer.drafter import Drafter
 from racer.tree import DraftTree, Source
 
@@ -63,12 +64,19 @@ def successors(logits: torch.Tensor, k: int, *, probabilities: bool) -> Successo
 class Decoder:
     """Runs the target for sessions; knows nothing of queues and threads."""
 
-    def __init__(self, target: Target, *, vocab_size: int, top_k: int, prefill_chunk: int) -> None:
-        """vocab_size: ids that may be emitted; rows of a padded vocabulary behind it never are."""
+    def __init__(
+        self, target: Target, *, vocab_size: int, top_k: int, prefill_chunk: int, curve: CostCurve | None = None
+    ) -> None:
+        """vocab_size: ids that may be emitted; rows of a padded vocabulary behind it never are.
+
+        curve: what a row costs. Without one every session verifies its whole budget.
+        """
         self.target = target
         self.vocab_size = vocab_size
         self.top_k = top_k
         self.prefill_chunk = prefill_chunk
+        self.curve = curve
+        self.refine = True  # let each step correct the curve
 
     def prefill(self, session: Session) -> None:
         """Run the next chunk of the prompt; with the last one the first token of the answer is emitted."""
@@ -81,10 +89,13 @@ class Decoder:
         logits = self.target.forward([Rows.of_text(cache, chunk, logits_from)])[:, : self.vocab_size]
         cache.commit(list(range(len(chunk))))
         session.prefilled += len(chunk)
-        drafter.observe(np.asarray(chunk, np.int64))
+        tokens = np.asarray(chunk, np.int64)
+        drafter.observe(tokens)
         if drafter.learns:
             top = successors(logits, self.top_k, probabilities=True)
-            drafter.learn(np.asarray(chunk, np.int64), top.ids, top.probabilities)
+            first = session.prefilled - len(chunk)
+            before = np.concatenate([[prompt[first - 1] if first else -1], tokens[:-1]])
+            drafter.learn(tokens, top.ids, top.probabilities, before)
         if last:
             token = self._first_token(session, logits[-1:])
             session.stage = Stage.DECODE
@@ -100,7 +111,7 @@ class Decoder:
         """One verify step for each session; raises what the model raises, with no session changed."""
         watch = Stopwatch()
         with watch.phase("draft"):
-            trees = [self._draft(session) for session in sessions]
+            trees = self._draft(sessions)
         with watch.phase("forward"):
             logits = self._verify(sessions, trees)
         with watch.phase("walk"):
@@ -122,6 +133,8 @@ class Decoder:
             with watch.phase("learn"):
                 self._learn(session, tree, walk, kept, top, start)
             start += len(tree)
+        if self.curve is not None and self.refine:
+            self.curve.observe(start, sum(watch.seconds.values()) - watch.seconds["draft"])
         return StepRecord(
             sessions=len(sessions),
             drafts=sum(len(tree) > 1 for tree in trees),
@@ -132,10 +145,24 @@ class Decoder:
             phase_seconds=watch.seconds,
         )
 
-    def _draft(self, session: Session) -> DraftTree:
+    def _draft(self, sessions: Sequence[Session]) -> list[DraftTree]:
+        """A tree for each session, those of controlled sessions cut to what pays for all of them together."""
+        controlled = [index for index, session in enumerate(sessions) if session.controlled and self.curve is not None]
+        floor = 0.0
+        if controlled and self.curve is not None:
+            floor = self.curve.floor(len(sessions), max(sessions[index].budget for index in controlled))
+        trees = [self._tree(session, floor if session.controlled else 0.0) for session in sessions]
+        if controlled and self.curve is not None:
+            fixed = sum(map(len, trees)) - sum(len(trees[index]) for index in controlled)
+            shares = share_budget([trees[index].confidence for index in controlled], self.curve, fixed)
+            for index, nodes in zip(controlled, shares, strict=True):
+                trees[index] = trees[index].first(nodes)
+        return trees
+
+    def _tree(self, session: Session, floor: float) -> DraftTree:
         if session.budget == 1 or session.max_depth <= 0 or not self.target.trees:
             return DraftTree.root_only(session.output[-1])
-        return _drafter(session).propose(session.budget, session.max_depth)
+        return _drafter(session).propose(session.budget, session.max_depth, floor)
 
     def _verify(self, sessions: Sequence[Session], trees: Sequence[DraftTree]) -> torch.Tensor:
         rows = []
@@ -156,13 +183,17 @@ class Decoder:
     @staticmethod
     def _learn(session: Session, tree: DraftTree, walk: Walk, kept: int, top: Successors, start: int) -> None:
         drafter = _drafter(session)
+        drafter.judge(len(tree), walk.path[:kept], walk.tokens[kept - 1])
+        before_root = session.token_before_last(kept)
         drafter.observe(np.asarray(walk.tokens[:kept], np.int64))
         if not drafter.learns:
             return
         path = np.asarray(walk.path, np.int64)
         others = np.setdiff1d(np.arange(len(tree)), path)
         order = np.concatenate([others, path])  # rejected nodes first, so that the accepted path has the last word
-        drafter.learn(tree.tokens[order], top.ids[start + order], top.probabilities[start + order])
+        before = np.where(tree.parents > 0, tree.tokens[tree.parents], tree.tokens[0])
+        before[0] = before_root
+        drafter.learn(tree.tokens[order], top.ids[start + order], top.probabilities[start + order], before[order])
 
 
 class _Chooser:

@@ -12,19 +12,24 @@ from pathlib import Path
 import psutil
 import torch
 
+from app.engine.cost import ModelMemory, measure
 from app.engine.decoder import Decoder
 from app.engine.device import choose_threads
 from app.engine.errors import ContextLengthExceeded, EngineClosed, InvalidRequest, ModelLoadError
 from app.engine.events import Delta, EngineObserver, Event, EventSink, Failed, Finished
 from app.engine.interface import EngineStatus, ModelInfo
 from app.engine.loading import LoadedModel, load_model
+from app.engine.model_cache import cache_directory
+from app.engine.prior import PriorRows
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.selfcheck import build_target
 from app.engine.session import Session
 from app.engine.tenants import Tenants
 from app.engine.worker import Worker
-from racer.drafter import Drafter, NullDrafter, RacerConfig, warm_up
-from racer.factory import new_drafter
+from racer.auto import Shared
+from racer.budget import CostCurve
+from racer.drafter import Drafter, NullDrafter, RacerConfig
+from racer.factory import new_drafter, warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +44,13 @@ class EngineConfig:
     max_running: int = 8
     max_queued: int = 64
     drafter: DrafterName = "racer"
-    max_nodes: int = 24
+    max_nodes: int = 64
     prefill_chunk: int = 256
     warm_start: bool = True
     kv_memory_fraction: float = 0.3  # of the memory that is free after loading
     self_check: bool = True
+    prior_rows: int = 32_768  # tokens whose successors are worked out while idle; 0: none
+    cost_curve: tuple[tuple[int, float], ...] = ()  # (rows, seconds) in place of a measurement; then nothing corrects it
     racer: RacerConfig = field(default_factory=RacerConfig)
 
 
@@ -71,8 +78,15 @@ class Engine:
     """A target model that decodes speculatively. Thread-safe; close it when done, or use it in a `with`."""
 
     def __init__(
-        self, loaded: LoadedModel, config: EngineConfig, *, name: str | None = None, observer: EngineObserver | None = None
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        *,
+        name: str | None = None,
+        observer: EngineObserver | None = None,
+        memory: ModelMemory | None = None,
     ) -> None:
+        """memory: where the measured cost curve is kept from one start to the next."""
         self.config = config
         self.codec = loaded.codec
         model = loaded.model
@@ -91,8 +105,14 @@ class Engine:
         if max_context < limit:
             logger.warning("the context is cut from %d to %d tokens: more KV does not fit the budget", limit, max_context)
         self._tenants = Tenants(config.racer, enabled=config.warm_start)
+        self._shared = Shared()
         chunk = max(1, min(config.prefill_chunk, LOGIT_ELEMENTS // vocab_size))
         decoder = Decoder(target, vocab_size=vocab_size, top_k=min(config.racer.breadth, vocab_size), prefill_chunk=chunk)
+        if target.trees:
+            decoder.curve = (
+                CostCurve(*zip(*config.cost_curve, strict=True)) if config.cost_curve else measure(decoder, max_context, memory)
+            )
+            decoder.refine = not config.cost_curve
         self.info = ModelInfo(
             name=name or loaded.name,
             architecture=type(model).__name__,
@@ -107,6 +127,13 @@ class Engine:
             verifier="exact",
             max_nodes=config.max_nodes,
         )
+        self._prior: PriorRows | None = None
+        if target.trees and config.prior_rows > 0 and config.racer.policy == "auto":
+            start = loaded.codec.tokenizer.bos_token_id
+            path = memory.prior_path if memory is not None else None
+            self._prior = PriorRows(
+                decoder, self._shared, min(loaded.eos_ids, default=0) if start is None else start, config.prior_rows, path
+            )
         self._worker = Worker(
             decoder,
             self._new_drafter,
@@ -114,10 +141,11 @@ class Engine:
             max_queued=config.max_queued,
             kv_tokens=kv_tokens,
             observer=observer,
+            idle=self._idle,
         )
-        warm_up()
-        self._worker.start()
+        warm_up(config.racer)
         self._ready = False
+        self._worker.start()
         self._prove()
 
     @classmethod
@@ -137,7 +165,8 @@ class Engine:
         """Load a hub id, a directory, a .gguf file or a built-in name. Raises ModelLoadError, which says what to do."""
         choose_threads(threads)
         loaded = load_model(target, dtype=dtype, device=device, cache_dir=cache_dir, chat_template=chat_template)
-        return cls(loaded, config or EngineConfig(), name=served_name, observer=observer)
+        memory = ModelMemory(cache_directory(cache_dir), loaded)
+        return cls(loaded, config or EngineConfig(), name=served_name, observer=observer, memory=memory)
 
     # -- what the API uses -----------------------------------------------------------------------------------------------
 
@@ -194,6 +223,15 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def settle(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is left to prepare in idle time (app.engine.prior); False if `timeout` seconds were too few."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._prior is not None and not self._prior.complete:
+            if not self._worker.alive or (deadline is not None and time.monotonic() > deadline):
+                return False
+            time.sleep(0.02)
+        return True
 
     # -- what a program uses ---------------------------------------------------------------------------------------------
 
@@ -254,13 +292,22 @@ class Engine:
         nodes = self.info.max_nodes if asked.max_nodes is None else asked.max_nodes
         if not 1 <= nodes <= self.info.max_nodes:
             raise InvalidRequest(f"max_nodes must lie in 1 to {self.info.max_nodes}.", "speculative.max_nodes")
-        return replace(asked, drafter="none" if drafter == "none" else "racer", verifier="exact", max_nodes=nodes)
+        policy = asked.policy or self.config.racer.policy
+        name: DrafterName = "none" if drafter == "none" else "racer"
+        return replace(asked, drafter=name, verifier="exact", max_nodes=nodes, policy=policy)
 
     def _new_drafter(self, session: Session) -> Drafter:
         if session.request.speculation.drafter == "none":
             return NullDrafter()
         policy = session.request.speculation.policy or self.config.racer.policy
-        return new_drafter(policy, self.config.racer, self._tenants.base(session.request.tenant))
+        return new_drafter(policy, self.config.racer, self._tenants.layer(session.request.tenant), self._shared)
+
+    def _idle(self) -> bool:
+        """Called by the worker when nothing runs; True if there is more to do."""
+        if self._prior is None or self._prior.complete or not self._ready:
+            return False
+        self._prior.advance()
+        return not self._prior.complete
 
     def _prove(self) -> None:
         """Draw one token, so that ready means ready and nothing is compiled in a request."""

@@ -37,12 +37,16 @@ class StopParams:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationParams:
-    """Per-request choice of drafting and acceptance; None takes the server's default. policy: see racer.factory."""
+    """Per-request choice of drafting and acceptance; None takes the server's default.
+
+    policy: see racer.factory. fixed_budget: verify max_nodes at every step, instead of as many as pay.
+    """
 
     drafter: DrafterName | None = None
     verifier: VerifierName | None = None
     max_nodes: int | None = None
     policy: Policy | None = None
+    fixed_budget: bool = False
     trace: bool = False
 
 

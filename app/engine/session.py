@@ -79,6 +79,17 @@ class Session:
         """How deep a draft may reach: the step emits one token more than it keeps, and the answer has this much room."""
         return self.limit - len(self.output) - 1
 
+    def token_before_last(self, emitted: int) -> int:
+        """The token before the one that was the root when the last step emitted so many."""
+        place = len(self.output) - emitted - 2
+        return self.output[place] if place >= 0 else self.request.prompt_ids[place]
+
+    @property
+    def controlled(self) -> bool:
+        """Whether the engine decides at each step how much of the budget pays."""
+        speculation = self.request.speculation
+        return speculation.policy == "auto" and not speculation.fixed_budget and self.budget > 1
+
     @property
     def finish_reason(self) -> FinishReason | None:
         """Set once the answer is complete."""

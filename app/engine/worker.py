@@ -32,14 +32,19 @@ class Worker:
         max_queued: int,
         kv_tokens: int,
         observer: EngineObserver | None = None,
+        idle: Callable[[], bool] | None = None,
     ) -> None:
-        """kv_tokens: rows of KV that all running sessions may reserve together."""
+        """kv_tokens: rows of KV that all running sessions may reserve together.
+
+        idle: a short piece of work to do when no session runs; it returns whether more is left.
+        """
         self.decoder = decoder
         self.new_drafter = new_drafter
         self.max_running = max_running
         self.max_queued = max_queued
         self.kv_tokens = kv_tokens
         self.observer = observer
+        self.idle = idle
         self.heartbeat = time.monotonic()
         self._waiting: deque[Session] = deque()
         self._running: list[Session] = []
@@ -117,6 +122,8 @@ class Worker:
                 self._reap()
                 self._admit()
                 if not self._running:
+                    if not self._waiting and self._work_idly():
+                        continue
                     with self._wake:
                         if not self._waiting and not self._stopping:
                             self._wake.wait(IDLE_WAIT)
@@ -133,6 +140,17 @@ class Worker:
                 self._waiting.clear()
             for session in left:
                 self._end_failed(session, EngineClosed())
+
+    def _work_idly(self) -> bool:
+        """One piece of idle work; what it raises ends idle work, and nothing else."""
+        if self.idle is None:
+            return False
+        try:
+            return self.idle()
+        except Exception:
+            logger.exception("idle work failed and is given up")
+            self.idle = None
+            return False
 
     def _reap(self) -> None:
         """End what was cancelled, queued or running."""

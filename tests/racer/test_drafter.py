@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from racer.copy_logits import CopyLogitTable
-from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig, RacerDrafter, warm_up
+from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig, RacerDrafter
+from racer.factory import warm_up
 from racer.tree import DraftTree, Source
 
 from .audit import check_tree, paths_of
@@ -135,7 +136,7 @@ def test_settings_out_of_range_are_refused(bad: dict) -> None:
 
 
 def test_plain_python_gives_the_same() -> None:
-    warm_up()
+    warm_up(RacerConfig())
     root = Path(__file__).parents[2]
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     command = [sys.executable, "-W", "error", "-m", "tests.racer.replay"]

@@ -1,0 +1,116 @@
+"""The command `racer-csd bench`: compare ways to decode, and time the drafting kernels."""
+
+# ruff: noqa: B008, PLC0415 - typer reads defaults; the model libraries take seconds to import
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from app.settings import SettingsError
+
+INTERRUPTED = 130
+
+
+class BenchGroup(TyperGroup):
+    """`--data` takes every word up to the next flag, so that a shell's *.jsonl works."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return list(super().parse_args(ctx, spread_data(args)))
+
+
+bench = typer.Typer(
+    name="bench",
+    cls=BenchGroup,
+    help="Compare ways to decode on the same questions, or time the drafting kernels (`bench kernels`).",
+    invoke_without_command=True,
+    add_completion=False,
+)
+
+
+def spread_data(words: list[str]) -> list[str]:
+    """`--data a b` as `--data a --data b`."""
+    spread: list[str] = []
+    taking = False
+    for word in words:
+        if taking and not word.startswith("-"):
+            if spread[-1] != "--data":
+                spread.append("--data")
+            spread.append(word)
+            continue
+        taking = word == "--data"
+        spread.append(word)
+    return spread
+
+
+@bench.callback()
+def compare(
+    context: typer.Context,
+    target: str = typer.Option("smollm2", help="Model to measure"),
+    draft: str | None = typer.Option(None, help="Draft model, for modes that need one"),
+    data: list[Path] = typer.Option([], help="Questions in Spec-Bench's JSON-lines form; several files may follow"),
+    modes: str = typer.Option("plain,paper:64,auto,pld,recycling,hf-plain,hf-pld", help="What to compare, comma-separated"),
+    max_tokens: int = typer.Option(128, min=1, help="Tokens of an answer at most"),
+    limit: int | None = typer.Option(None, min=1, help="Questions, spread over the categories; all where not given"),
+    dtype: str = typer.Option("auto", help="auto, bf16, fp16 or fp32"),
+    device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
+    seed: int = typer.Option(0, min=0, help="Of sampling, and of the bootstrap"),
+    temperature: float = typer.Option(0.0, min=0.0, max=2.0, help="0 is greedy"),
+    warm: bool = typer.Option(False, "--warm", help="Keep each mode's copy-logit rows from question to question"),
+    turns: bool = typer.Option(False, "--turns", help="Ask all turns of a question, not only the first"),
+    threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
+    out: Path = typer.Option(Path("out/bench"), help="Directory of the results; a run that was cut off goes on there"),
+    fresh: bool = typer.Option(False, "--fresh", help="Drop the results that are there"),
+) -> None:
+    """Run the modes interleaved on the questions and write report.json, report.md and plots."""
+    if context.invoked_subcommand is not None:
+        return
+    if not data:
+        raise SettingsError("bench needs questions: give --data FILE")
+    from bench.errors import BenchError
+    from bench.markdown import as_markdown
+    from bench.modes import parse_modes
+    from bench.plan import Plan
+    from bench.run import run
+
+    try:
+        plan = Plan(
+            target=target,
+            draft=draft,
+            data=tuple(data),
+            modes=parse_modes([modes]),
+            max_tokens=max_tokens,
+            limit=limit,
+            dtype=dtype,
+            device=device,
+            seed=seed,
+            temperature=temperature,
+            warm=warm,
+            turns=turns,
+            threads=threads,
+        )
+        report = run(plan, out, fresh=fresh)
+    except BenchError as error:
+        raise SettingsError(str(error)) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    typer.echo(as_markdown(report, []))
+
+
+@bench.command("kernels")
+def kernels(
+    out: Path | None = typer.Option(None, help="Directory for kernels.json"),
+    rounds: int = typer.Option(300, min=10, help="Timed calls per figure"),
+) -> None:
+    """Time observe, propose and learn of each policy at 1k to 32k tokens of context."""
+    from bench.kernels import as_table, measure_kernels
+
+    report = measure_kernels(rounds=rounds)
+    typer.echo(as_table(report))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "kernels.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,110 @@
+"""What a step costs on this machine: T(n) is measured at start, once per model, dtype, device and thread count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from app.engine.decoder import Decoder, successors
+from app.engine.loading import LoadedModel
+from app.engine.target import Rows, SessionCache
+from racer.budget import CostCurve
+from racer.tree import DraftTree
+
+logger = logging.getLogger(__name__)
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+CONTEXT = 256  # tokens of committed context while measuring
+ROUNDS = 5
+PATIENCE = 20.0  # seconds after which the sizes that are measured must do
+
+
+class ModelMemory:
+    """Files that keep what was measured of one model on one machine."""
+
+    def __init__(self, cache: Path, loaded: LoadedModel) -> None:
+        device = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else _processor()
+        parameters = list(loaded.model.parameters())
+        content = hashlib.sha256(repr([tuple(parameter.shape) for parameter in parameters]).encode())
+        for parameter in parameters:
+            content.update(repr(parameter.detach().flatten()[:8].float().tolist()).encode())
+        model = f"{type(loaded.model).__name__}-{content.hexdigest()[:16]}-{str(loaded.dtype).removeprefix('torch.')}"
+        machine = hashlib.sha256(repr((device, torch.get_num_threads(), torch.__version__)).encode()).hexdigest()[:12]
+        self._path = cache / "measured" / f"{model}-{machine}.json"
+        self.prior_path = cache / "measured" / f"{model}.npz"
+
+    def load(self) -> CostCurve | None:
+        try:
+            points = json.loads(self._path.read_text())["curve"]
+            return CostCurve([int(n) for n, _ in points], [float(seconds) for _, seconds in points])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, curve: CostCurve) -> None:
+        """Keep it; a cache that cannot be written only means measuring again."""
+        partial = self._path.with_suffix(f".{time.time_ns()}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            points = list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
+            partial.write_text(json.dumps({"curve": points}))
+            partial.replace(self._path)
+        except OSError as error:
+            logger.warning("the cost curve could not be kept: %s", error)
+
+
+def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = None) -> CostCurve:
+    """T(n) from the memory, or by running steps of each size, in turn so that a slow moment hits all of them alike."""
+    kept = memory.load() if memory is not None else None
+    if kept is not None:
+        return kept
+    length = max(1, min(CONTEXT, max_context - 2))
+    cache = decoder.target.open(length + SIZES[-1])
+    decoder.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
+    cache.commit(list(range(length)))
+    started = time.monotonic()
+    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    for round_number in range(ROUNDS + 1):
+        for size in SIZES:
+            late = time.monotonic() - started > PATIENCE
+            if late and times[size]:
+                continue
+            seconds = _one_step(decoder, cache, size)
+            if round_number > 0 or late:  # the first round warms up
+                times[size].append(seconds)
+        if time.monotonic() - started > PATIENCE and all(times.values()):
+            break
+    sizes = [size for size in SIZES if times[size]]
+    curve = CostCurve(sizes, [statistics.median(times[size]) for size in sizes])
+    logger.info("a step costs %s", ", ".join(f"{1e3 * s:.1f} ms for {n}" for n, s in zip(sizes, curve.seconds, strict=True)))
+    if memory is not None:
+        memory.save(curve)
+    return curve
+
+
+def _one_step(decoder: Decoder, cache: SessionCache, size: int) -> float:
+    parents = np.zeros(size, np.int32)
+    parents[0] = -1
+    depth = np.minimum(np.arange(size, dtype=np.int32), 1)
+    tokens = np.arange(size, dtype=np.int64) % decoder.vocab_size
+    tree = DraftTree(tokens, parents, depth, np.ones(size, np.uint8), np.ones(size, np.float32))
+    began = time.perf_counter()
+    logits = decoder.target.forward([Rows.of_tree(cache, tree)])[:, : decoder.vocab_size]
+    successors(logits, decoder.top_k, probabilities=True)
+    return time.perf_counter() - began
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return "cpu"

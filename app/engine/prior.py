@@ -1,0 +1,98 @@
+"""Prior rows: the target's successors of each token taken alone, so that a fresh session can draft from the first step.
+
+They are a property of the model, not of anyone's text. The worker fills them while it has nothing else to do, lowest ids first
+(they are the most frequent ones in a vocabulary learnt by merging), and they are kept in the cache from one start to the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.decoder import Decoder, successors
+from app.engine.target import Rows, SessionCache
+from racer.auto import Shared
+
+logger = logging.getLogger(__name__)
+
+CHUNK_SECONDS = 0.1  # about how long a request may have to wait for a chunk
+SAVE_EVERY = 30.0  # seconds
+LARGEST_CHUNK = 256
+
+
+class PriorRows:
+    """Fills the prior of `shared` chunk by chunk. Used by the worker thread alone."""
+
+    def __init__(self, decoder: Decoder, shared: Shared, start: int, rows: int, path: Path | None) -> None:
+        """start: the token each one is put behind (BOS where there is one). rows: how many tokens. path: .npz to keep them."""
+        self._decoder = decoder
+        self._shared = shared
+        self._start = start
+        self._path = path
+        self._saved = time.monotonic()
+        shape = (min(rows, decoder.vocab_size), decoder.top_k)
+        shared.prior_ids = np.full(shape, -1, np.int32)
+        shared.prior_probs = np.zeros(shape, np.float32)
+        self._done = self._load()
+        self._cache: SessionCache | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self._done >= len(self._shared.prior_ids)
+
+    def advance(self) -> None:
+        """Do the next chunk."""
+        if self.complete:
+            return
+        if self._cache is None:
+            self._cache = self._decoder.target.open(1 + LARGEST_CHUNK)
+            self._decoder.target.forward([Rows.of_text(self._cache, [self._start])])
+            self._cache.commit([0])
+        size = min(self._chunk(), len(self._shared.prior_ids) - self._done)
+        tokens = np.arange(self._done, self._done + size, dtype=np.int64)
+        alone = Rows(self._cache, tokens, np.zeros(size, np.int32), np.eye(size, dtype=np.bool_))
+        logits = self._decoder.target.forward([alone])[:, : self._decoder.vocab_size]
+        top = successors(logits, self._decoder.top_k, probabilities=True)
+        self._shared.prior_ids[self._done : self._done + size] = top.ids
+        self._shared.prior_probs[self._done : self._done + size] = top.probabilities
+        self._done += size
+        if self.complete or time.monotonic() - self._saved > SAVE_EVERY:
+            self._save()
+        if self.complete:
+            self._cache = None
+            logger.info("prior rows of %d tokens are ready", self._done)
+
+    def _chunk(self) -> int:
+        if self._decoder.curve is None:
+            return 64
+        costs = self._decoder.curve.table(LARGEST_CHUNK)
+        return max(16, int(np.searchsorted(costs, CHUNK_SECONDS)) - 1)
+
+    def _load(self) -> int:
+        if self._path is None:
+            return 0
+        try:
+            with np.load(self._path) as kept:
+                ids, probs = kept["ids"], kept["probs"]
+            done = min(len(ids), len(self._shared.prior_ids))
+            self._shared.prior_ids[:done] = ids[:done]
+            self._shared.prior_probs[:done] = probs[:done]
+            return done
+        except (OSError, ValueError, KeyError, EOFError):
+            return 0
+
+    def _save(self) -> None:
+        """Keep what is done; a cache that cannot be written only means doing it again."""
+        self._saved = time.monotonic()
+        if self._path is None:
+            return
+        partial = self._path.with_suffix(f".{time.time_ns()}.npz")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(partial, ids=self._shared.prior_ids[: self._done], probs=self._shared.prior_probs[: self._done])
+            partial.replace(self._path)
+        except OSError as error:
+            logger.warning("the prior rows could not be kept: %s", error)

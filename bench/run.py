@@ -1,0 +1,66 @@
+"""One run from the plan to the report: load, measure, write, also when it is cut short."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from app.engine.device import choose_threads
+from app.engine.loading import load_model
+from bench import environment as facts
+from bench.benchmark import Benchmark, Outcome
+from bench.plan import Plan
+from bench.progress import Reporter
+from bench.questions import Question, read_questions, spread
+from bench.report import build, complete, write
+from bench.store import Store
+
+
+def run(plan: Plan, directory: Path, *, fresh: bool = False) -> dict[str, Any]:
+    """Measure what the directory lacks and write the report there; returns it.
+
+    On KeyboardInterrupt the report covers what is complete, and the interrupt goes on. Raises BenchError and ModelLoadError.
+    """
+    questions = read_questions(plan.data)
+    store = Store(directory, plan.settings(), fresh=fresh)
+    try:
+        return _run(plan, Outcome(spread(questions, plan.limit)), questions, store)
+    finally:
+        store.close()
+
+
+def _run(plan: Plan, outcome: Outcome, questions: list[Question], store: Store) -> dict[str, Any]:
+    choose_threads(plan.threads)
+    target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
+    assisted = any(mode.peer == "hf-assisted" for mode in plan.modes)
+    draft = load_model(plan.draft, dtype=plan.dtype, device=plan.device) if plan.draft and assisted else None
+    with Benchmark(plan, target, draft) as benchmark:
+        turns = sum(len(benchmark.turns(question)) for question in outcome.questions)
+        try:
+            with Reporter(turns * len(plan.modes), store.resumed, len(plan.modes)) as reporter:
+                benchmark.run(outcome, questions, store, reporter)
+        except KeyboardInterrupt:
+            _finish(plan, outcome, benchmark, store)
+            raise
+        return _finish(plan, outcome, benchmark, store)
+
+
+def _finish(plan: Plan, outcome: Outcome, benchmark: Benchmark, store: Store) -> dict[str, Any]:
+    whole = complete(outcome.questions, store.results.values(), plan)
+    curve = getattr(benchmark.engine, "cost_curve", None)
+    environment = {
+        **facts.machine(),
+        **facts.model(benchmark.engine.info),
+        "settings": plan.settings(),
+        "status": "complete" if len(whole) + len(outcome.skipped) == len(outcome.questions) else "partial",
+        "state": "warm" if plan.warm else "cold",
+        "skipped": outcome.skipped,
+        "resumed": store.resumed > 0,
+        "chat_template": benchmark.engine.codec.has_chat_template,
+        "cost_curve": None if curve is None else [[int(n), float(seconds)] for n, seconds in curve],
+    }
+    report = build(plan, outcome.questions, store.results.values(), environment)
+    written = write(report, store.directory)
+    sys.stderr.write(f"{len(whole)} of {len(outcome.questions)} questions; wrote {', '.join(map(str, written))}\n")
+    return report

@@ -1,0 +1,86 @@
+"""The budget: how many nodes are worth verifying, given what a node costs on this machine and what it is likely to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from racer.tree import Float32Array
+
+
+class CostCurve:
+    """T(n): seconds of a step that verifies n rows, all sessions together.
+
+    Measured at some n and linear in between; beyond the last, the slope of the last piece goes on. `observe` refines it.
+    """
+
+    def __init__(self, sizes: Sequence[int], seconds: Sequence[float]) -> None:
+        if len(sizes) < 2 or len(sizes) != len(seconds) or sizes[0] != 1:
+            raise ValueError("a cost curve needs the cost of one row and of at least one larger number")
+        if any(b <= a for a, b in pairwise(sizes)) or min(seconds) <= 0:
+            raise ValueError("sizes must ascend and seconds be positive")
+        self.sizes = np.asarray(sizes, np.int64)
+        self.seconds = np.asarray(seconds, np.float64)
+        self._table = np.zeros(0)
+
+    def table(self, most: int) -> np.ndarray:
+        """float64 [most + 1]: entry n is T(n); entry 0 is 0."""
+        if len(self._table) <= most:
+            self._table = self._interpolate(most)
+        return self._table[: most + 1]
+
+    def _interpolate(self, most: int) -> np.ndarray:
+        n = np.arange(most + 1)
+        costs = np.interp(n, self.sizes, self.seconds)
+        last, before = self.sizes[-1], self.sizes[-2]
+        slope = max(0.0, (self.seconds[-1] - self.seconds[-2]) / (last - before))
+        costs[n > last] = self.seconds[-1] + slope * (n[n > last] - last)
+        costs[0] = 0.0
+        return costs
+
+    def observe(self, rows: int, seconds: float, weight: float = 0.05) -> None:
+        """Let one step that took `seconds` for `rows` rows move the curve near it; hiccups over twice the estimate are cut."""
+        if rows > self.sizes[-1]:
+            return
+        expected = float(self.table(rows)[rows])
+        error = min(seconds, 2.0 * expected) - expected
+        right = int(np.searchsorted(self.sizes, rows))
+        if self.sizes[right] == rows:
+            self.seconds[right] += weight * error
+        else:
+            left, span = right - 1, float(self.sizes[right] - self.sizes[right - 1])
+            share = float(rows - self.sizes[left]) / span
+            self.seconds[left] += weight * error * (1.0 - share)
+            self.seconds[right] += weight * error * share
+        self._table = np.zeros(0)
+
+    def floor(self, sessions: int, most: int) -> float:
+        """A node less likely than this never pays: the least cost of one more row, in steps of plain decoding.
+
+        With rate r = tokens a second, a node of probability p pays while p > r * (cost of the row), and r is at least the
+        plain rate sessions / T(sessions).
+        """
+        costs = self.table(sessions * most + 1)
+        slopes = np.diff(costs[sessions:])
+        return max(0.0, float(slopes.min()) * sessions / float(costs[sessions])) if len(slopes) else 1.0
+
+
+def share_budget(chances: Sequence[Float32Array], curve: CostCurve, fixed: int = 0) -> list[int]:
+    """Nodes to verify for each session, roots included.
+
+    chances[s] float32 [n_s]: estimated probability that each node of session s is accepted, root first (1.0), falling, and no
+    node likelier than its parent. The nodes of all sessions compete: the k likeliest are taken where expected emitted tokens
+    a second, (sessions + sum of chances) / T(fixed + sessions + k), is largest. fixed: rows of sessions with a set budget.
+    """
+    sessions = len(chances)
+    drafted = [part[1:] for part in chances]
+    likely = np.concatenate(drafted) if drafted else np.zeros(0, np.float32)
+    owner = np.concatenate([np.full(len(part), index) for index, part in enumerate(drafted)]) if drafted else np.zeros(0)
+    order = np.argsort(-likely, kind="stable")
+    expected = sessions + np.concatenate([[0.0], np.cumsum(likely[order], dtype=np.float64)])
+    costs = curve.table(fixed + sessions + len(likely))[fixed + sessions :]
+    taken = order[: int(np.argmax(expected / costs))]
+    counts = np.bincount(owner[taken].astype(np.int64), minlength=sessions)
+    return [1 + int(count) for count in counts]

@@ -1,0 +1,124 @@
+"""`racer-csd bench` from end to end, on a tiny model directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import cli
+from app.bench_cli import spread_data
+from bench.benchmark import Benchmark
+from tests.bench.support import save_tiny_model, write_questions
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["racer-csd", "bench", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_model(tmp_path_factory.mktemp("model") / "tiny-llama"))
+
+
+def arguments(tmp_path: Path, model: str, *more: str) -> list[str]:
+    first = write_questions(tmp_path / "a.jsonl", ["qa", "qa", "math"])
+    second = write_questions(tmp_path / "b.jsonl", ["code"])
+    words = ["--target", model, "--data", str(first), str(second), "--modes", "plain,paper:8,hf-plain,hf-pld"]
+    return [
+        *words,
+        "--max-tokens",
+        "10",
+        "--limit",
+        "3",
+        "--dtype",
+        "fp32",
+        "--threads",
+        "1",
+        "--seed",
+        "1",
+        "--out",
+        str(tmp_path / "o"),
+        *more,
+    ]
+
+
+def test_a_run_writes_the_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
+) -> None:
+    assert run(monkeypatch, *arguments(tmp_path, model)) == 0
+    report = json.loads((tmp_path / "o" / "report.json").read_text())
+    assert list(report["modes"]) == ["plain", "paper:8", "hf-plain", "hf-pld"]
+    for mode in report["modes"].values():
+        assert mode["overall"]["equal_to_plain"] == 1.0
+        assert set(mode["categories"]) == {"qa", "math", "code"}
+        assert {"speedup", "speedup_low", "speedup_high", "mat", "tokens_per_s"} <= mode["overall"].keys()
+    assert report["environment"]["model"] == "tiny-llama"
+    assert report["environment"]["status"] == "complete"
+    assert report["environment"]["command"].startswith("racer-csd bench --target")
+    shown = capsys.readouterr()
+    assert "| paper:8 |" in shown.out
+    assert "[12/12]" in shown.err
+
+
+def test_an_interrupt_keeps_and_reports_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
+) -> None:
+    measure = Benchmark._measure
+    left = [4 + 4 + 2]  # the warm-up, one question, half of the second
+
+    def interrupted(*given: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return measure(*given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Benchmark, "_measure", lambda *given, **named: interrupted(*given, *named.values()))
+        assert run(monkeypatch, *arguments(tmp_path, model)) == 130
+    report = json.loads((tmp_path / "o" / "report.json").read_text())
+    assert (report["environment"]["status"], report["environment"]["questions"]) == ("partial", 1)
+    assert run(monkeypatch, *arguments(tmp_path, model)) == 0
+    report = json.loads((tmp_path / "o" / "report.json").read_text())
+    assert (report["environment"]["status"], report["environment"]["questions"]) == ("complete", 3)
+    capsys.readouterr()
+    assert run(monkeypatch, *arguments(tmp_path, model, "--warm")) == 2
+    assert "warm (there False, now True)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--modes", "plain"], "--data"),
+        (["--data", "none.jsonl"], "none.jsonl cannot be read"),
+        (["--data", "none.jsonl", "--modes", "quick"], "unknown mode 'quick'"),
+        (["--data", "none.jsonl", "--modes", "hf-assisted"], "--draft"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("racer-csd: error: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_data_takes_several_words() -> None:
+    assert spread_data(["--data", "a", "b", "--limit", "3", "--data", "c"]) == [
+        "--data",
+        "a",
+        "--data",
+        "b",
+        "--limit",
+        "3",
+        "--data",
+        "c",
+    ]
+    assert spread_data(["kernels", "--out", "x"]) == ["kernels", "--out", "x"]

@@ -1,0 +1,80 @@
+"""The output directory: what is read back, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import BenchError
+from bench.store import RESULTS, SETTINGS, Store
+from tests.bench.support import result
+
+SETTING: dict[str, Any] = {"target": "tiny", "seed": 0}
+
+
+def filled(directory: Path) -> Store:
+    store = Store(directory, SETTING)
+    store.add(result("a", "plain", range(5), 1.0))
+    store.add(result("a", "pld", range(5), 0.5))
+    store.close()
+    return store
+
+
+def test_results_come_back_as_they_were(tmp_path: Path) -> None:
+    before = filled(tmp_path / "out")
+    after = Store(tmp_path / "out", SETTING)
+    assert after.results == before.results
+    assert after.resumed == 2
+    after.close()
+
+
+def test_a_line_cut_off_by_a_crash_is_dropped(tmp_path: Path) -> None:
+    before = filled(tmp_path)
+    with (tmp_path / RESULTS).open("a") as file:
+        file.write('{"question": "b", "ca')
+    after = Store(tmp_path, SETTING)
+    assert after.results == before.results
+    after.add(result("b", "plain", range(3), 1.0))
+    after.close()
+    assert len(Store(tmp_path, SETTING).results) == 3
+
+
+def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with pytest.raises(BenchError, match=r"seed \(there 0, now 1\)") as raised:
+        Store(tmp_path, {**SETTING, "seed": 1})
+    assert "target" not in str(raised.value)
+    assert "--fresh" in str(raised.value)
+    assert len((tmp_path / RESULTS).read_text().splitlines()) == 2
+
+
+def test_fresh_drops_what_is_there(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "mine.txt").write_text("kept")
+    store = Store(tmp_path, {**SETTING, "seed": 1}, fresh=True)
+    assert store.results == {}
+    store.close()
+    assert (tmp_path / "mine.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize(("name", "content"), [(SETTINGS, "{"), (SETTINGS, "[]"), (RESULTS, "{}\n"), (RESULTS, "x\n{}\n")])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> None:
+    filled(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BenchError, match=name):
+        Store(tmp_path, SETTING)
+
+
+def test_results_without_settings_are_refused(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / SETTINGS).unlink()
+    with pytest.raises(BenchError, match="without their settings"):
+        Store(tmp_path, SETTING)
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BenchError, match="cannot be used"):
+        Store(tmp_path / "file", SETTING)
