@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import uvicorn
 from anyio import to_thread
@@ -27,6 +28,8 @@ from app.metrics import Metrics, package_version
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 2  # for last bytes to clients, once nothing generates any more
 
 
 def create_app(
@@ -105,7 +108,7 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
         access_log=settings.log_level == "debug",
         workers=1,
         server_header=False,
-        timeout_graceful_shutdown=int(settings.shutdown_grace) + 2,
+        timeout_graceful_shutdown=FLUSH_SECONDS,
     )
     server = _server(config, lambda: service.stop(settings.shutdown_grace))
     logger.info("listening on %s, loading %s", url, settings.target)
@@ -113,25 +116,41 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
     if failures:
         sys.stderr.write(f"racer-csd: error: {failures[0]}\n")
     code = 1 if failures else 0
-    if service.loading:
-        # native code may be at work on the loader's thread; leaving through the interpreter's end would crash in it
-        sys.stderr.flush()
-        os._exit(code)
+    if service.native_code_running:
+        _leave_at_once(code)
     return code
 
 
 def _server(config: uvicorn.Config, stop: Callable[[], None]) -> uvicorn.Server:
     class Server(uvicorn.Server):
-        """Ends running streams with an error instead of cutting them, and leaves with code 0 after a signal."""
+        """Code 0 after a signal: new requests get 503 while what runs may end, then the rest gets an error, then it closes.
+
+        The listener stays open meanwhile, so that a load balancer can see /ready turn red. A second signal ends all at once.
+        """
+
+        stopping = False
 
         def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
-            if self.should_exit and sig == signal.SIGINT:
-                self.force_exit = True
-            elif not self.should_exit:
+            if self.stopping:
+                _leave_at_once(130 if sig == signal.SIGINT else 1)
+            self.stopping = True
+            threading.Thread(target=self._stop_and_exit, name="racer-stop", daemon=True).start()
+
+        def _stop_and_exit(self) -> None:
+            try:
+                stop()
+            finally:
                 self.should_exit = True
-                threading.Thread(target=stop, name="racer-stop", daemon=True).start()
 
     return Server(config)
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """End the process past the interpreter's own end, which native code on another thread would crash in."""
+    flushing = threading.Thread(target=logging.shutdown, daemon=True)
+    flushing.start()
+    flushing.join(1.0)  # whoever was interrupted may hold the lock of a log
+    os._exit(code)
 
 
 def _listen(host: str, port: int) -> socket.socket:

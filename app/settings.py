@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, FilePath, SecretStr, ValidationError, field_validator
+from pydantic import Field, FilePath, FiniteFloat, SecretStr, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.engine.request import DrafterName
@@ -48,8 +49,8 @@ class Settings(BaseSettings):
     chat_template: FilePath | None = Field(None, description="File with a chat template that replaces the model's own")
     cache_dir: str | None = Field(None, min_length=1, description="Directory for fetched and converted models")
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field((), description="Comma-separated bearer keys; none: open")
-    request_timeout: float | None = Field(None, gt=0.0, description="Seconds a request may take; default: no limit")
-    shutdown_grace: float = Field(8.0, ge=0.0, description="Seconds that running requests get to end after SIGTERM")
+    request_timeout: FiniteFloat | None = Field(None, gt=0.0, description="Seconds a request may take; default: no limit")
+    shutdown_grace: FiniteFloat = Field(8.0, ge=0.0, description="Seconds that running requests get to end after SIGTERM")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level that is logged")
     self_check: bool = Field(True, description="Compare a small tree with plain forward passes at start")
     workers: int = Field(1, ge=1, le=1, description="Always 1: one process holds the model and serves all sessions")
@@ -58,7 +59,10 @@ class Settings(BaseSettings):
     @classmethod
     def _split_keys(cls, value: object) -> object:
         if isinstance(value, str):
-            return tuple(SecretStr(key.strip()) for key in value.split(",") if key.strip())
+            keys = tuple(SecretStr(key.strip()) for key in value.split(",") if key.strip())
+            if value and not keys:  # who writes a separator means to close the server
+                raise PydanticCustomError("no_key", "holds no key; leave it empty to serve without keys")
+            return keys
         return value
 
     @field_validator("device", "dtype", "log_level", "drafter", mode="before")

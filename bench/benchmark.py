@@ -73,6 +73,7 @@ class Benchmark:
         others = [question for question in spread(questions, None) if question.key not in chosen]
         if all(self._complete(store, question) for question in outcome.questions):
             return
+        self.engine.settle()  # what the engine prepares in idle time is prepared before the clock runs
         self._warm_up([*others, *reversed(outcome.questions)])
         gc.collect()
         gc.freeze()  # the libraries' million objects are not looked through again before each answer

@@ -9,6 +9,8 @@ import numpy as np
 
 from racer.tree import Float32Array
 
+REBUILD = 16  # observations after which the corrections take effect
+
 
 class CostCurve:
     """T(n): seconds of a step that verifies n rows, all sessions together.
@@ -24,6 +26,8 @@ class CostCurve:
         self.sizes = np.asarray(sizes, np.int64)
         self.seconds = np.asarray(seconds, np.float64)
         self._table = np.zeros(0)
+        self._floors: dict[tuple[int, int], float] = {}
+        self._observed = 0
 
     def table(self, most: int) -> np.ndarray:
         """float64 [most + 1]: entry n is T(n); entry 0 is 0."""
@@ -54,7 +58,10 @@ class CostCurve:
             share = float(rows - self.sizes[left]) / span
             self.seconds[left] += weight * error * (1.0 - share)
             self.seconds[right] += weight * error * share
-        self._table = np.zeros(0)
+        self._observed += 1
+        if self._observed % REBUILD == 0:
+            self._table = np.zeros(0)
+            self._floors.clear()
 
     def floor(self, sessions: int, most: int) -> float:
         """A node less likely than this never pays: the least cost of one more row, in steps of plain decoding.
@@ -62,9 +69,12 @@ class CostCurve:
         With rate r = tokens a second, a node of probability p pays while p > r * (cost of the row), and r is at least the
         plain rate sessions / T(sessions).
         """
-        costs = self.table(sessions * most + 1)
-        slopes = np.diff(costs[sessions:])
-        return max(0.0, float(slopes.min()) * sessions / float(costs[sessions])) if len(slopes) else 1.0
+        key = (sessions, most)
+        if key not in self._floors:
+            costs = self.table(sessions * most + 1)
+            least = float(np.diff(costs[sessions:]).min())
+            self._floors[key] = max(0.0, least * sessions / float(costs[sessions]))
+        return self._floors[key]
 
 
 def share_budget(chances: Sequence[Float32Array], curve: CostCurve, fixed: int = 0) -> list[int]:

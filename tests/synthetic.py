@@ -107,7 +107,8 @@ class SyntheticEngine:
         with self._condition:
             if self._draining or not self._thread.is_alive():
                 raise EngineClosed
-            if len(self._waiting) >= self.max_queued + max(0, self.max_running - len(self._running)):
+            running, waiting = (sum(not s.cancelled for s in sessions) for sessions in (self._running, self._waiting))
+            if waiting >= self.max_queued + max(0, self.max_running - running):
                 raise QueueFull
             session = SyntheticSession(
                 request,

@@ -11,7 +11,9 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from app.api.errors import ApiError, bad_value
+from app.api.limits import check_counts
 from app.api.request_model import RequestModel
+from app.api.service import Service
 from app.api.validation import validate
 
 Model = TypeVar("Model", bound=RequestModel)
@@ -20,17 +22,18 @@ INLINE_BYTES = 16 * 1024  # a body up to here is parsed faster than a thread is 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-async def read_body(request: Request, model: type[Model], max_bytes: int) -> Model:
-    """The validated body. Raises ApiError: 400 (JSON, values), 413 (more than max_bytes), 415 (not JSON)."""
+async def read_body(request: Request, model: type[Model], service: Service) -> Model:
+    """The validated body. Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 413 (too large), 415 (not JSON)."""
     _check_type(request)
-    raw = await _read(request, max_bytes)
+    raw = await _read(request, service.settings.max_body_bytes)
+    context = service.ready_engine().info.max_context
     if len(raw) <= INLINE_BYTES:
-        return parse(raw, model)
-    return await to_thread.run_sync(parse, raw, model)
+        return parse(raw, model, context)
+    return await to_thread.run_sync(parse, raw, model, context, limiter=service.text_work)
 
 
-def parse(raw: bytes, model: type[Model]) -> Model:
-    """Bytes -> request. Raises ApiError 400."""
+def parse(raw: bytes, model: type[Model], max_context: int) -> Model:
+    """Bytes -> request. Raises ApiError 400, ContextLengthExceeded."""
     try:
         text = raw.decode("utf-8-sig")
         data = json.loads(text, parse_constant=_refuse_constant)
@@ -43,6 +46,7 @@ def parse(raw: bytes, model: type[Model]) -> Model:
         raise bad_value("The body is not valid JSON: a number or its nesting is out of bounds.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise bad_value("The body must be a JSON object.", code="invalid_json")
+    check_counts(data, max_context)
     if _SURROGATE_ESCAPE.search(text):
         _refuse_lone_surrogates(data)
     return validate(model, data)

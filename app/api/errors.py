@@ -85,7 +85,7 @@ def as_api_error(error: BaseException) -> ApiError:
         case InvalidRequest():
             return bad_value(str(error), error.param)
         case ChatTemplateError():
-            return bad_value(str(error), "messages", "chat_template_error")
+            return bad_value(str(error), error.param, "chat_template_error")
         case QueueFull():
             headers = {"Retry-After": str(max(1, error.retry_after))}
             return ApiError(429, str(error), kind="rate_limit_error", code="queue_full", headers=headers)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from app.api.body import read_body
 from app.api.disconnect import run_until_gone
+from app.api.errors import bad_value
 from app.api.gate import CLIENT_LEFT, name_request
 from app.api.generations import Generations
 from app.api.preparation import chat_requests, completion_requests
@@ -22,6 +23,7 @@ from app.engine.errors import InvalidRequest
 from app.engine.events import Finished
 from app.engine.interface import EngineInterface
 from app.engine.request import GenerationRequest
+from app.settings import Settings
 from app.text.codec import TextCodec
 
 router = APIRouter()
@@ -47,8 +49,9 @@ async def _generate(
     """Everything that can be refused is refused here, before the first byte, streamed or not."""
     service = service_of(request)
     engine = service.ready_engine()
-    body = await read_body(request, model, service.settings.max_body_bytes)
+    body = await read_body(request, model, service)
     service.check_model(body.model)
+    _check_places(body, service.settings)
     reply = Reply(kind, name_request(request, kind.prefix), engine.info.name, service.fingerprint)
     generations = Generations(service.metrics, service.settings.request_timeout)
 
@@ -63,7 +66,7 @@ async def _generate(
         return len(requests)
 
     try:
-        count = await to_thread.run_sync(submit)
+        count = await to_thread.run_sync(submit, limiter=service.text_work)
     except BaseException:
         generations.cancel()
         raise
@@ -77,6 +80,13 @@ async def _generate(
     if content is None:
         return Response(status_code=CLIENT_LEFT)
     return Response(content, media_type="application/json")
+
+
+def _check_places(body: GenerationBody, settings: Settings) -> None:
+    """Raises ApiError 400 for more prompts than even an idle server takes: trying again would not help."""
+    places = settings.max_running + settings.max_queued
+    if isinstance(body, CompletionBody) and len(body.prompt) > places:
+        raise bad_value(f"`prompt` may hold at most {places} prompts: this server has no more places.", "prompt")
 
 
 async def _collect(reply: Reply, generations: Generations, count: int, tracer: TextCodec | None) -> bytes:

@@ -68,7 +68,7 @@ class Message(RequestModel):
     role: Literal["system", "user", "assistant", "tool", "developer"]
     content: Content
     name: str | None = None
-    tool_calls: list[ToolCall] | None = Field(None, description="Assistant only")
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = Field(None, description="Assistant only")
     tool_call_id: str | None = Field(None, description="Tool only")
 
     @model_validator(mode="before")
@@ -88,3 +88,8 @@ class Message(RequestModel):
 
     def for_template(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True)
+
+
+Messages = Annotated[
+    list[Message], Field(fail_fast=True)
+]  # the first fault is the one that is reported: the rest need not be found

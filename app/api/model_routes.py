@@ -8,10 +8,10 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from app.api.body import read_body
-from app.api.errors import bad_value
-from app.api.preparation import check_ids
+from app.api.preparation import check_ids, message_ids, text_ids
 from app.api.schemas import DetokenizeBody, TokenizeBody
 from app.api.service import Service, service_of
+from app.engine.interface import EngineInterface
 from app.text.codec import TextCodec
 
 router = APIRouter()
@@ -34,9 +34,9 @@ async def model(request: Request, model: str) -> dict[str, Any]:
 async def tokenize(request: Request) -> dict[str, Any]:
     service = service_of(request)
     engine = service.ready_engine()
-    body = await read_body(request, TokenizeBody, service.settings.max_body_bytes)
+    body = await read_body(request, TokenizeBody, service)
     service.check_model(body.model)
-    tokens = await to_thread.run_sync(_encode, body, engine.codec)
+    tokens = await to_thread.run_sync(_encode, body, engine.codec, limiter=service.text_work)
     return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.info.max_context}
 
 
@@ -44,19 +44,20 @@ async def tokenize(request: Request) -> dict[str, Any]:
 async def detokenize(request: Request) -> dict[str, Any]:
     service = service_of(request)
     engine = service.ready_engine()
-    body = await read_body(request, DetokenizeBody, service.settings.max_body_bytes)
+    body = await read_body(request, DetokenizeBody, service)
     service.check_model(body.model)
-    check_ids(body.tokens, engine.info.vocab_size, "tokens")
-    return {"prompt": await to_thread.run_sync(engine.codec.decode, body.tokens, False)}
+    return {"prompt": await to_thread.run_sync(_decode, body, engine, limiter=service.text_work)}
 
 
 def _encode(body: TokenizeBody, codec: TextCodec) -> list[int]:
     if body.messages is not None:
-        return codec.encode_chat([message.for_template() for message in body.messages])
-    try:
-        return codec.encode(body.prompt or "", body.add_special_tokens)
-    except ValueError:
-        raise bad_value("`prompt` cannot be tokenised.", "prompt") from None
+        return message_ids(body.messages, codec)
+    return text_ids(body.prompt or "", codec, body.add_special_tokens)
+
+
+def _decode(body: DetokenizeBody, engine: EngineInterface) -> str:
+    check_ids(body.tokens, engine.info.vocab_size, "tokens")
+    return engine.codec.decode(body.tokens, False)
 
 
 def _model(service: Service) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.api.errors import bad_value
+from app.api.messages import Message
 from app.api.prompts import Prompt
 from app.api.schemas import DEFAULT_COMPLETION_TOKENS, ChatBody, CompletionBody, GenerationBody
 from app.engine.interface import EngineInterface
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.text.codec import TextCodec
+from app.text.errors import ChatTemplateError
 
 GREEDY_BELOW = 1e-5  # temperatures under it differ from greedy only by overflow
 
@@ -22,12 +24,26 @@ def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: s
 
 def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str) -> list[GenerationRequest]:
     """The one request of a chat. Raises ApiError 400, ChatTemplateError."""
-    ids = message_ids(body, engine.codec)
+    ids = message_ids(body.messages, engine.codec)
     return [_request(body, ids, body.budget, engine, tenant, continue_text=False)]
 
 
-def message_ids(body: ChatBody, codec: TextCodec) -> list[int]:
-    return codec.encode_chat([message.for_template() for message in body.messages])
+def message_ids(messages: Sequence[Message], codec: TextCodec) -> list[int]:
+    """Raises ApiError 400, ChatTemplateError."""
+    try:
+        return codec.encode_chat([message.for_template() for message in messages])
+    except ChatTemplateError:
+        raise
+    except ValueError:  # for one, the JSON text in a tool call's arguments may escape half of a surrogate pair
+        raise bad_value("`messages` cannot be tokenised.", "messages") from None
+
+
+def text_ids(text: str, codec: TextCodec, add_special_tokens: bool = True) -> list[int]:
+    """Raises ApiError 400."""
+    try:
+        return codec.encode(text, add_special_tokens)
+    except ValueError:
+        raise bad_value("`prompt` cannot be tokenised.", "prompt") from None
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
@@ -40,7 +56,7 @@ def _prompt_ids(prompt: Prompt, engine: EngineInterface) -> Sequence[int]:
     if not isinstance(prompt, str):
         check_ids(prompt, engine.info.vocab_size, "prompt")
         return prompt
-    ids = engine.codec.encode(prompt)
+    ids = text_ids(prompt, engine.codec)
     if not ids:
         raise bad_value("`prompt` is empty: a prompt needs at least one token.", "prompt")
     return ids

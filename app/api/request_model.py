@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from app.api.fields import NoEffect, keep_supported
+from app.api.validation import refused
+
+MAX_FIELDS = 200  # of one object: each unknown one would become a finding of its own
 
 
 class RequestModel(BaseModel):
@@ -24,4 +27,8 @@ class RequestModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _keep_supported(cls, data: Any) -> Any:
-        return keep_supported(data, cls.ignored, cls.no_effect) if isinstance(data, dict) else data
+        if not isinstance(data, dict):
+            return data
+        if len(data) > MAX_FIELDS:
+            raise refused(f"may hold at most {MAX_FIELDS} fields")
+        return keep_supported(data, cls.ignored, cls.no_effect)

@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from app.api.fields import CHAT_NO_EFFECT, COMPLETION_NO_EFFECT, IGNORED, IGNORED_STREAM_OPTIONS, SPECULATIVE_NO_EFFECT
-from app.api.messages import Message
+from app.api.limits import MAX_MESSAGES
+from app.api.messages import Messages
 from app.api.prompts import Prompts
 from app.api.request_model import RequestModel
 from app.api.validation import refused
 
 MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024  # characters
 INT64 = 1 << 63
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat runs to the end of the context
 
@@ -30,15 +32,18 @@ def parse_stops(value: Any) -> Any:
             raise refused("must be a string", at)
         if not stop:
             raise refused("must not be empty", at)
+        if len(stop) > MAX_STOP_LENGTH:
+            raise refused(f"may be at most {MAX_STOP_LENGTH} characters long", at)
     return tuple(stops)
 
 
+_STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
 Stops = Annotated[
     tuple[str, ...],
     BeforeValidator(parse_stops),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STOPS}]}),
+    WithJsonSchema({"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}),
 ]
-TokenIds = list[Annotated[int, Field(ge=0)]]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
 
 
 class StreamOptions(RequestModel):
@@ -109,7 +114,7 @@ class ChatBody(GenerationBody):
 
     no_effect = CHAT_NO_EFFECT
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Messages = Field(min_length=1, description=f"At most {MAX_MESSAGES}")
 
 
 class TokenizeBody(RequestModel):
@@ -118,7 +123,7 @@ class TokenizeBody(RequestModel):
     model: str | None = None
     prompt: str | None = None
     add_special_tokens: bool = Field(True, description="Add what the tokenizer puts around a text, such as BOS; prompt only")
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: Messages | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _either(self) -> TokenizeBody:

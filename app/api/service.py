@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, cast
 
+from anyio import CapacityLimiter
 from fastapi import Request
 
 from app.api.auth import KeyRing
@@ -19,6 +20,7 @@ from app.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+TEXT_WORKERS = 2  # threads that parse, render and tokenise: together they hold the memory of two large bodies, not of forty
 STUCK_AFTER = 30.0  # seconds without a round of the worker's loop
 State = Literal["loading", "ready", "stopping", "failed"]
 
@@ -39,6 +41,7 @@ class Service:
         self.metrics = metrics
         self.keys = KeyRing(settings.keys)
         self.created = int(time.time())
+        self.text_work = CapacityLimiter(TEXT_WORKERS)
         self.load_error: Exception | None = None
         self._factory = engine_factory
         self._on_load_failure = on_load_failure
@@ -58,6 +61,12 @@ class Service:
     @property
     def loading(self) -> bool:
         return self._loader.is_alive()
+
+    @property
+    def native_code_running(self) -> bool:
+        """Whether a thread of this engine may be inside the model, still or again."""
+        status = self.status()
+        return self.loading or (status is not None and status.alive)
 
     def drain(self) -> None:
         """Refuse new work from now on."""

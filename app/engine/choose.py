@@ -7,12 +7,17 @@ it, so the same seed gives the same text with speculation on or off.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from numba import njit
 
 from app.engine.request import SamplingParams
+from racer.cache import prepare
+
+prepare(Path(__file__).parent)
 
 GREEDY_BELOW = 1e-5  # a lower temperature is greedy; dividing by it would only overflow
 

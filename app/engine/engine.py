@@ -108,6 +108,7 @@ class Engine:
         self._shared = Shared()
         chunk = max(1, min(config.prefill_chunk, LOGIT_ELEMENTS // vocab_size))
         decoder = Decoder(target, vocab_size=vocab_size, top_k=min(config.racer.breadth, vocab_size), prefill_chunk=chunk)
+        self._decoder = decoder
         if target.trees:
             decoder.curve = (
                 CostCurve(*zip(*config.cost_curve, strict=True)) if config.cost_curve else measure(decoder, max_context, memory)
@@ -223,6 +224,12 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def cost_curve(self) -> list[tuple[int, float]] | None:
+        """(rows, seconds) of a step as measured and corrected so far; None where only plain decoding runs."""
+        curve = self._decoder.curve
+        return None if curve is None else list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
 
     def settle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to prepare in idle time (app.engine.prior); False if `timeout` seconds were too few."""

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from app.engine.decoder import Decoder
@@ -18,6 +18,10 @@ from racer.drafter import Drafter
 logger = logging.getLogger(__name__)
 
 IDLE_WAIT = 0.5  # seconds between two heartbeats of an idle worker
+
+
+def _not_cancelled(sessions: Iterable[Session]) -> int:
+    return sum(not session.cancelled for session in sessions)
 
 
 class Worker:
@@ -85,8 +89,9 @@ class Worker:
         with self._wake:
             if not self.accepting:
                 raise EngineClosed
-            # what can start at once does not count as queued
-            if len(self._waiting) >= self.max_queued + max(0, self.max_running - len(self._running)):
+            # a cancelled session leaves within a step, so its place is free; what can start at once does not count as queued
+            running, waiting = _not_cancelled(self._running), _not_cancelled(self._waiting)
+            if waiting >= self.max_queued + max(0, self.max_running - running):
                 raise QueueFull
             self._waiting.append(session)
             self._wake.notify()

@@ -25,8 +25,12 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, override: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._override = override
-        own = override if override is not None else getattr(tokenizer, "chat_template", None)
-        self._source = "\n".join(own.values()) if isinstance(own, dict) else own or ""
+        own: Any = override if override is not None else getattr(tokenizer, "chat_template", None)
+        named: dict[str, str] = own if isinstance(own, dict) else {"default": own or ""}
+        self._source = "\n".join(named.values())
+        # of several templates the tokenizer takes tool_use when tools are given, and default when not
+        self._default = named.get("default", "")
+        self._tool_use = named.get("tool_use", self._default)
 
     @property
     def present(self) -> bool:
@@ -36,7 +40,8 @@ class ChatTemplate:
         """The prompt text, ready for the assistant's answer. Raises ChatTemplateError, never with words of the user's."""
         if not self.present:
             raise ChatTemplateError(NO_TEMPLATE)
-        plain = [_plain(message) for message in messages]
+        self._refuse_unrendered(messages, tools)
+        plain = [_plain(message, index) for index, message in enumerate(messages)]
         as_system = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in plain]
         if as_system != plain:
             if "developer" not in self._source:
@@ -46,6 +51,16 @@ class ChatTemplate:
             except ChatTemplateError:
                 return self._render(as_system, tools)
         return self._render(plain, tools)
+
+    def _refuse_unrendered(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None) -> None:
+        """Templates skip what they do not know: a tool call or a tool would be lost without a word."""
+        source = self._tool_use if tools else self._default
+        if tools and "tools" not in source:
+            raise ChatTemplateError("This model's chat template does not render tools.", "tools")
+        for index, message in enumerate(messages):
+            if message.get("tool_calls") and "tool_calls" not in source:
+                path = f"messages.{index}.tool_calls"
+                raise ChatTemplateError("This model's chat template does not render tool calls.", path)
 
     def _render(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] | None) -> str:
         try:
@@ -73,16 +88,16 @@ class ChatTemplate:
         return message[:own].strip() if own >= min(8, len(message)) else ""
 
 
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
+def _plain(message: dict[str, Any], index: int) -> dict[str, Any]:
     """The message as templates expect it: content a string, the arguments of tool calls an object rather than its JSON."""
     plain = {**message, "content": message.get("content") or ""}
     calls = message.get("tool_calls")
     if calls:
-        plain["tool_calls"] = [_plain_call(call) for call in calls]
+        plain["tool_calls"] = [_plain_call(call, f"messages.{index}.tool_calls.{place}") for place, call in enumerate(calls)]
     return plain
 
 
-def _plain_call(call: Any) -> Any:
+def _plain_call(call: Any, path: str) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
@@ -90,4 +105,6 @@ def _plain_call(call: Any) -> Any:
         arguments = json.loads(function["arguments"])
     except ValueError:
         return call
+    except RecursionError:
+        raise ChatTemplateError("The arguments of a tool call nest too deeply.", f"{path}.function.arguments") from None
     return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call

@@ -35,12 +35,12 @@ class ByteDetokenizer:
         self._table = table
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
-        self._owed_to_prompt = False
+        self._owed_to_prompt = ""
         for token_id in prompt_tail:
             self.push(token_id)
-        # A prompt that breaks off inside a character shows as U+FFFD already: if the answer does not complete the
-        # character, that U+FFFD is the prompt's.
-        self._owed_to_prompt = bool(self._utf8.getstate()[0])
+        # A prompt that breaks off inside a character shows as U+FFFD already (as two for the beginning of a surrogate): if
+        # the answer does not complete the character, they are the prompt's.
+        self._owed_to_prompt = self._utf8.getstate()[0].decode("utf-8", "replace")
 
     def push(self, token_id: int) -> str:
         piece = self._table.piece(token_id)
@@ -56,8 +56,8 @@ class ByteDetokenizer:
 
     def _less_prompt(self, text: str) -> str:
         if text and self._owed_to_prompt:
-            self._owed_to_prompt = False
-            return text.removeprefix(REPLACEMENT)
+            owed, self._owed_to_prompt = self._owed_to_prompt, ""
+            return text.removeprefix(owed)
         return text
 
 

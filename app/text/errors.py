@@ -4,4 +4,11 @@ from __future__ import annotations
 
 
 class ChatTemplateError(ValueError):
-    """The model has no chat template, or its template refuses the messages. The message can be shown to a user."""
+    """The model has no chat template, or its template refuses the messages. The message can be shown to a user.
+
+    param: dotted path of what is refused.
+    """
+
+    def __init__(self, message: str, param: str = "messages") -> None:
+        super().__init__(message)
+        self.param = param

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 
@@ -14,7 +15,7 @@ class _Prefix:
         self.stop = stop
         self.length = len(stop)
         self.matched = 0
-        self._fallback = [0] * self.length  # [i]: the longest proper prefix of stop that also ends stop[: i + 1]
+        self._fallback = array("i", [0]) * self.length  # [i]: the longest proper prefix of stop that also ends stop[: i + 1]
         border = 0
         for place in range(1, self.length):
             while border and stop[place] != stop[border]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -56,6 +58,7 @@ def test_every_setting_is_a_flag(
         (["--max-nodes", "0"], "max_nodes"),
         (["--port", "http"], "port"),
         (["--workers", "2"], "more than one worker"),
+        (["--api-keys", ","], "holds no key"),
     ],
 )
 def test_bad_settings_are_usage_errors(
@@ -126,3 +129,23 @@ def test_info(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert "torch" in shown
     assert "api_keys = 2 set" in shown
     assert "secret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_threads_spin_briefly_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, str], expected: str | None
+) -> None:
+    environment = {"COLUMNS": "300", **own}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(cli, "cli", lambda: None)
+    cli.main()
+    assert environment.get("GOMP_SPINCOUNT") == expected
+
+
+def test_the_command_does_not_load_torch_by_itself() -> None:
+    """What it sets for OpenMP would come too late."""
+    done = subprocess.run([sys.executable, "-c", "import sys, app.cli; print('torch' in sys.modules)"], capture_output=True)
+    assert done.stdout.strip() == b"False", done.stderr

@@ -173,10 +173,10 @@ def load():
         sys.stderr.flush()
         import time
         time.sleep(600)
-    return SyntheticEngine(name="synthetic")
+    return SyntheticEngine(name="synthetic", manual="manual" in sys.argv)
 
 logging.basicConfig(level="INFO", format="%(message)s")
-sys.exit(run(read_settings({"target": "synthetic", "port": "0"}), load))
+sys.exit(run(read_settings({"target": "synthetic", "port": "0", "shutdown_grace": "60"}), load))
 """
 
 
@@ -193,6 +193,10 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"no line with {text!r}")
 
 
+def url_of(process: subprocess.Popen[str]) -> str:
+    return read_until(process, "serving synthetic at http://127.0.0.1:").split(" at ")[1].split(": device")[0]
+
+
 def test_a_failed_load_ends_the_process_with_one_line() -> None:
     process = start("fail")
     _, errors = process.communicate(timeout=60.0)
@@ -203,8 +207,7 @@ def test_a_failed_load_ends_the_process_with_one_line() -> None:
 
 def test_sigterm_ends_the_process_cleanly() -> None:
     process = start()
-    line = read_until(process, "serving synthetic at http://127.0.0.1:")
-    url = line.split(" at ")[1].split(": device")[0]
+    url = url_of(process)
     assert httpx.post(url + CHAT, json={"messages": HELLO}).status_code == 200
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60.0)
@@ -218,3 +221,31 @@ def test_sigterm_ends_a_process_that_still_loads() -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60.0)
     assert process.returncode == 0
+
+
+def test_while_work_runs_on_a_load_balancer_sees_the_end_come() -> None:
+    process = start("manual")
+    url = url_of(process)
+    with httpx.stream("POST", url + CHAT, json={"messages": HELLO, "stream": True}, timeout=60.0) as reply:
+        assert reply.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: httpx.get(url + "/ready").status_code == 503)  # each call is a new connection
+        assert httpx.get(url + "/health").status_code == 200
+        check_error(httpx.post(url + CHAT, json={"messages": HELLO}), 503, code="stopping")
+        assert process.poll() is None
+    _, errors = process.communicate(timeout=30.0)  # the client left, so nothing runs, long before the grace is over
+    assert process.returncode == 0, errors
+
+
+@pytest.mark.parametrize(("second", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 1)])
+def test_a_second_signal_ends_at_once(second: signal.Signals, code: int) -> None:
+    process = start("manual")
+    url = url_of(process)
+    with httpx.stream("POST", url + CHAT, json={"messages": HELLO, "stream": True}, timeout=60.0):
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: httpx.get(url + "/ready").status_code == 503)
+        process.send_signal(second)
+        _, errors = process.communicate(timeout=30.0)
+    assert process.returncode == code
+    assert "terminate" not in errors
+    assert "Traceback" not in errors

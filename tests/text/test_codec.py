@@ -147,6 +147,49 @@ def test_tools_reach_the_template() -> None:
     assert codec.render_chat([USER], []) == "none"
 
 
+CALL: dict[str, Any] = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+SHOWS_CALLS = "{% for m in messages %}{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{% endfor %}"
+
+
+def test_what_the_template_would_drop_is_refused(default_codec: TextCodec) -> None:
+    assistant = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    for known in (default_codec, TextCodec(tokenizer("byte_level"), frozenset())):
+        with pytest.raises(ChatTemplateError, match="does not render tool calls") as caught:
+            known.encode_chat([USER, assistant])
+        assert caught.value.param == "messages.1.tool_calls"
+        with pytest.raises(ChatTemplateError, match="does not render tools") as caught:
+            known.encode_chat([USER], [TOOL])
+        assert caught.value.param == "tools"
+        known.encode_chat([USER, {**assistant, "tool_calls": []}], [])
+    assert default_codec.encode_chat([USER, {"role": "tool", "tool_call_id": "1", "content": "9"}])
+
+
+def test_of_several_templates_the_one_in_use_counts() -> None:
+    templates = {"default": "{{ messages[0].content }}", "tool_use": SHOWS_CALLS + "{{ tools | tojson }}"}
+    codec = TextCodec(byte_level(template=templates), frozenset())  # type: ignore[arg-type]
+    message = {**USER, "tool_calls": [CALL]}
+    with pytest.raises(ChatTemplateError, match="does not render tool calls"):
+        codec.render_chat([message])
+    assert codec.render_chat([message], [TOOL]).startswith("hi[")
+
+
+def test_arguments_that_nest_too_deeply_are_refused() -> None:
+    codec = TextCodec(tokenizer("byte_level"), frozenset(), SHOWS_CALLS)
+    for depth in (900, 100_000):  # JSON can read the first, but not write it again
+        deep = {**CALL, "function": {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}}
+        with pytest.raises(ChatTemplateError) as caught:
+            codec.encode_chat([USER, {"role": "assistant", "content": "", "tool_calls": [CALL, deep]}])
+    assert caught.value.param == "messages.1.tool_calls.1.function.arguments"
+
+
+def test_half_a_pair_inside_arguments_is_a_value_error() -> None:
+    codec = TextCodec(tokenizer("byte_level"), frozenset(), SHOWS_CALLS)
+    half = {**CALL, "function": {"name": "f", "arguments": '{"a":"\\ud83d"}'}}
+    with pytest.raises(ValueError, match="lone surrogate"):
+        codec.encode_chat([{"role": "assistant", "content": "", "tool_calls": [half]}])
+
+
 def test_default_model(default_codec: TextCodec) -> None:
     assert default_codec.render_chat([USER]).endswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
     tokens = [default_codec.tokenizer.backend_tokenizer.id_to_token(i) for i in default_codec.encode("a  12 b<|im_end|>")]

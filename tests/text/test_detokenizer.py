@@ -40,6 +40,14 @@ def test_with_a_prompt_tail_they_are_what_the_tail_does_not_hold(name: str, data
         assert "".join(stream(codec, ids, tail)) == whole[len(before) :]
 
 
+@pytest.mark.parametrize("answer", [[], [68], [163], [3 + 0x90]])
+def test_a_prompt_that_ends_in_half_of_a_surrogate_owes_two_replacements(answer: list[int]) -> None:
+    codec = TextCodec(tokenizer("gemma"), frozenset({2}))
+    tail = [3 + 0xED, 3 + 0xA0]
+    assert codec.decode(tail) == "\ufffd\ufffd"
+    assert "".join(stream(codec, answer, tail)) == codec.decode(tail + answer)[2:]
+
+
 @pytest.mark.parametrize("name", ["byte_level", "sentencepiece", "gemma", "metaspace", "word_piece"])
 def test_decode_agrees_with_the_tokenizers_own_decoder(name: str) -> None:
     codec = TextCodec(tokenizer(name), frozenset({2}))

@@ -1,0 +1,138 @@
+"""How much a request may hold: refused by counting, before each item is looked at."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from starlette.testclient import TestClient
+
+from app.api.body import parse
+from app.api.schemas import ChatBody, CompletionBody, DetokenizeBody
+from app.engine.errors import ContextLengthExceeded
+from tests.api.support import BOTH, CHAT, COMPLETIONS, HELLO, ask, check_alive, check_error, client_of
+from tests.synthetic import SyntheticCodec, SyntheticEngine
+
+
+@BOTH
+def test_fields(client: TestClient, path: str) -> None:
+    many = {f"f{number}": 1 for number in range(201)}
+    error = check_error(ask(client, path, **many), 400)
+    assert "at most 200 fields" in error["message"]
+    check_error(ask(client, path, speculative=many), 400, "speculative")
+    check_error(ask(client, path, stream=True, stream_options=many), 400, "stream_options")
+    check_error(client.post(CHAT, json={"messages": [*HELLO, {**HELLO[0], **many}]}), 400, "messages.1")
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+def test_messages(path: str) -> None:
+    engine = SyntheticEngine(max_context=100_000)
+    with client_of(lambda: engine, max_running=1) as client:
+        assert client.post(path, json={"messages": HELLO * 4096}).status_code == 200
+        error = check_error(client.post(path, json={"messages": HELLO * 4097}), 400, "messages")
+        assert "4096" in error["message"]
+        check_error(client.post(path, json={"messages": [5] * 60_000}), 400, "messages")
+
+
+def test_only_the_first_fault_of_a_list_is_looked_for() -> None:
+    for model, body in (
+        (ChatBody, {"messages": [{"role": "x"}] * 4096}),
+        (ChatBody, {"messages": [{"role": "assistant", "tool_calls": [{}] * 1000}]}),
+        (CompletionBody, {"prompt": "a", "stop_token_ids": [-1] * 100_000}),
+        (DetokenizeBody, {"tokens": ["a"] * 100_000}),
+    ):
+        with pytest.raises(ValidationError) as error:
+            model.model_validate(body)
+        assert error.value.error_count() <= 2
+
+
+@pytest.mark.parametrize("prompt", [[1] * 900_000, [1, *["x"] * 5000], [[1], [1] * 5000]])
+def test_prompt_ids_beyond_the_context(client: TestClient, prompt: Any) -> None:
+    error = check_error(client.post(COMPLETIONS, json={"prompt": prompt}), 400, "prompt", "context_length_exceeded")
+    assert "4096" in error["message"]
+    check_alive(client)
+
+
+def test_prompt_ids_that_leave_no_room_for_one_token() -> None:
+    def ids(count: int) -> bytes:
+        return json.dumps({"prompt": [1] * count}).encode()
+
+    assert parse(ids(9), CompletionBody, 10).prompt == ((1,) * 9,)
+    with pytest.raises(ContextLengthExceeded):
+        parse(ids(10), CompletionBody, 10)
+
+
+@BOTH
+def test_stop_strings(client: TestClient, path: str) -> None:
+    assert ask(client, path, stop=["a" * 1024] * 16, max_tokens=1).status_code == 200
+    error = check_error(ask(client, path, stop="a" * 1025), 400, "stop")
+    assert "1024" in error["message"]
+    check_error(ask(client, path, stop=["a", "b" * 1025]), 400, "stop.1")
+
+
+def test_prompts_that_can_never_fit_are_no_matter_of_waiting() -> None:
+    engine = SyntheticEngine(max_running=2, max_queued=3)
+    with client_of(lambda: engine, max_running=2, max_queued=3) as client:
+        error = check_error(client.post(COMPLETIONS, json={"prompt": ["a"] * 6}), 400, "prompt")
+        assert "at most 5 prompts" in error["message"]
+        assert client.post(COMPLETIONS, json={"prompt": ["a"] * 5, "max_tokens": 1}).status_code == 200
+
+
+def test_two_threads_at_most_hold_bodies() -> None:
+    """Large bodies wait for each other, while the other routes answer."""
+    inside, go_on = threading.Semaphore(0), threading.Event()
+    running: list[int] = []
+    most: list[int] = []
+
+    class Slow(SyntheticCodec):
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            running.append(1)
+            most.append(len(running))
+            inside.release()
+            go_on.wait(30.0)
+            running.pop()
+            return super().encode(text, add_special_tokens)
+
+    engine = SyntheticEngine(codec=Slow())
+    statuses: list[int] = []
+    with client_of(lambda: engine) as client:
+
+        def ask_once(path: str) -> None:
+            statuses.append(client.post(path, json={"prompt": "a"}).status_code)
+
+        threads = [threading.Thread(target=ask_once, args=(path,)) for path in ("/tokenize", COMPLETIONS) * 3]
+        for thread in threads:
+            thread.start()
+        for _ in range(2):
+            assert inside.acquire(timeout=30.0)
+        assert client.get("/health").status_code == client.get("/metrics").status_code == 200
+        assert not inside.acquire(blocking=False)
+        go_on.set()
+        for _ in range(4):
+            assert inside.acquire(timeout=30.0)
+        for thread in threads:
+            thread.join(30.0)
+    assert statuses == [200] * 6
+    assert max(most) == 2
+
+
+# -- text that no tokenizer takes ------------------------------------------------------------------------------------------
+
+
+class Broken(SyntheticCodec):
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        raise ValueError("not text")
+
+    def encode_chat(self, messages: Any, tools: Any = None) -> list[int]:
+        raise ValueError("not text")
+
+
+@pytest.mark.parametrize(("path", "param"), [(CHAT, "messages"), (COMPLETIONS, "prompt")])
+def test_text_that_cannot_be_tokenised(client: TestClient, engine: SyntheticEngine, path: str, param: str) -> None:
+    engine.codec = Broken()  # type: ignore[assignment]
+    check_error(ask(client, path), 400, param)
+    body = {"messages": HELLO} if param == "messages" else {"prompt": "a"}
+    check_error(client.post("/tokenize", json=body), 400, param)

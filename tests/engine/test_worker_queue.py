@@ -1,0 +1,52 @@
+"""Places in the worker's queue: who holds one, and from when on it is free again."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from app.engine.engine import Engine
+from app.engine.errors import QueueFull
+from app.engine.events import Delta, Event, EventSink, Finished
+from app.engine.interface import GenerationHandle
+from app.engine.request import GenerationRequest, SamplingParams, StopParams
+from tests.tiny import tiny_engine
+
+
+def submit(engine: Engine, sink: EventSink) -> GenerationHandle:
+    request = GenerationRequest((5, 6, 7), SamplingParams(temperature=0.0), StopParams(max_tokens=8, ignore_eos=True))
+    return engine.submit(request, sink)
+
+
+def finish_reason(events: queue.SimpleQueue[Event]) -> str:
+    while True:
+        event = events.get(timeout=30.0)
+        if isinstance(event, Finished):
+            return event.reason
+
+
+@pytest.mark.parametrize("gone", ["running", "waiting"])
+def test_what_is_cancelled_holds_no_place(gone: str) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(event: Event) -> None:  # runs on the worker's thread: it cannot clean up meanwhile
+        if isinstance(event, Delta):
+            inside.set()
+            go_on.wait(30.0)
+
+    with tiny_engine(max_running=1, max_queued=1) as engine:
+        events: list[queue.SimpleQueue[Event]] = [queue.SimpleQueue(), queue.SimpleQueue()]
+        handles = {"running": submit(engine, hold)}
+        assert inside.wait(30.0)
+        handles["waiting"] = submit(engine, events[0].put)
+        with pytest.raises(QueueFull):
+            submit(engine, events[1].put)
+        handles[gone].cancel()
+        submit(engine, events[1].put)
+        with pytest.raises(QueueFull):
+            submit(engine, lambda event: None)
+        go_on.set()
+        assert finish_reason(events[1]) == "length"
+        assert finish_reason(events[0]) == ("cancelled" if gone == "waiting" else "length")

@@ -1,0 +1,76 @@
+"""Compiled functions are kept where they can be, and a place that cannot be written to stops nobody."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import racer
+from racer.cache import find_directory, prepare
+
+PROBE = """
+import sys, tempfile
+if sys.argv[1:]:
+    tempfile.tempdir = sys.argv[1]
+from racer.hashing import home
+print(home(5, 7) == home.py_func(5, 7), home.stats.cache_path)
+"""
+
+
+def test_the_first_directory_that_can_be_written(tmp_path: Path) -> None:
+    chosen, cache, home = tmp_path / "chosen", tmp_path / "cache", tmp_path / "home"
+    names = {"RACER_CACHE_DIR": str(chosen), "XDG_CACHE_HOME": str(cache), "HOME": str(home)}
+    expected = [chosen / "numba", cache / "racer-csd" / "numba", home / ".cache" / "racer-csd" / "numba"]
+    for name, directory, base in zip(list(names), expected, (chosen, cache, home), strict=True):
+        assert find_directory(names) == directory
+        assert directory.is_dir()
+        shutil.rmtree(base)
+        base.write_text("a file cannot hold directories, not even for root")
+        assert find_directory(names) != directory
+        del names[name]
+
+
+def test_the_temporary_directory_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    nothing = {"HOME": "/dev/null"}
+    directory = find_directory(nothing)
+    assert directory == tmp_path / f"racer-csd-numba-{os.getuid()}"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    directory.chmod(0o777)
+    assert find_directory(nothing) is None
+    directory.rmdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    directory.symlink_to(tmp_path / "elsewhere")
+    assert find_directory(nothing) is None
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null")
+    assert find_directory(nothing) is None
+
+
+def test_a_package_that_can_be_written_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    prepare(tmp_path)
+    assert "NUMBA_CACHE_DIR" not in os.environ
+
+
+@pytest.mark.parametrize("temporary", [True, False])
+def test_a_tree_that_cannot_be_written_and_no_home(tmp_path: Path, temporary: bool) -> None:
+    package = tmp_path / "racer"
+    shutil.copytree(Path(racer.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "__pycache__").write_text("")  # read-only for root too
+    where = tmp_path / "temporary" if temporary else Path("/dev/null")
+    if temporary:
+        where.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": "/dev/null"}
+    for name in ("NUMBA_CACHE_DIR", "RACER_CACHE_DIR", "XDG_CACHE_HOME"):
+        environment.pop(name, None)
+    command = [sys.executable, "-c", PROBE, str(where)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120.0, check=False)
+    assert done.returncode == 0, done.stderr
+    same, kept = done.stdout.split()
+    assert same == "True"
+    assert kept.startswith(f"{where}/racer-csd-numba-") if temporary else kept == "None"
