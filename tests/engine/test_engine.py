@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 
@@ -10,7 +11,10 @@ import pytest
 from app.engine.engine import Engine
 from app.engine.errors import ContextLengthExceeded, EngineClosed, InvalidRequest, QueueFull
 from app.engine.events import Delta, Event, Failed, Finished
+from app.engine.kv import KVSlab
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.session import Session
+from racer.auto import AutoDrafter
 from tests.tiny import tiny_engine
 from tests.waiting import wait_until
 
@@ -343,3 +347,25 @@ def test_leaving_a_stream_early_cancels_it(engine: Engine):
     next(stream)
     stream.close()
     wait_until(lambda: engine.status().running == 0)
+
+
+def test_five_hundred_requests_a_fifth_of_them_dropped_leave_nothing_behind():
+    with tiny_engine(eos=frozenset(), max_queued=1000) as engine:
+        handles, sinks = [], []
+        for number in range(500):
+            sink = Held()
+            job = request(engine, f"request {number}", sampling=SamplingParams(0.0), stopping=StopParams(max_tokens=6))
+            handles.append(engine.submit(job, sink))
+            sinks.append(sink)
+            if number % 5 == 0:
+                handles[-1].cancel()
+        wait_until(lambda: engine.status().running == engine.status().waiting == 0, timeout=120)
+        wait_until(lambda: all(sink.events and isinstance(sink.last, Finished) for sink in sinks))
+        finished = [sink.last for sink in sinks if isinstance(sink.last, Finished)]
+        assert all(event.completion_tokens == 6 for event in finished if event.reason == "length")
+        assert sum(event.reason == "length" for event in finished) >= 400
+        assert engine.status().kv_usage_ratio == 0
+        handles.clear()
+        gc.collect()
+        alive = [value for value in gc.get_objects() if isinstance(value, Session | KVSlab | AutoDrafter)]
+        assert [value for value in alive if not (isinstance(value, KVSlab) and value.capacity == 1 + 256)] == []
