@@ -28,7 +28,7 @@ VALUES = {
     "prefill_chunk": "16",
     "warm_start": "false",
     "kv_memory_fraction": "0.5",
-    "cache_dir": "/tmp/x",
+    "cache_dir": "some-cache",
     "api_keys": "a,b",
     "request_timeout": "1.5",
     "shutdown_grace": "0",
