@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from racer.budget import CostCurve, share_budget
+from racer.budget import CostCurve, share_budget, worth
 
 FLAT = CostCurve([1, 64], [0.02, 0.02])
 LINEAR = CostCurve([1, 64], [0.02, 64 * 0.02])
@@ -45,7 +45,9 @@ def test_no_other_choice_of_nodes_emits_more_per_second(parts: list[list[float]]
     costs = curve.table(30)
 
     def rate(shares: tuple[int, ...]) -> float:
-        emitted = sum(float(part[:share].sum(dtype=np.float64)) for part, share in zip(chances, shares, strict=True))
+        emitted = sum(
+            1.0 + float(worth(part[1:share]).sum(dtype=np.float64)) for part, share in zip(chances, shares, strict=True)
+        )
         return emitted / float(costs[sum(shares)])
 
     ours = tuple(share_budget(chances, curve))
@@ -61,17 +63,41 @@ def test_nodes_below_the_floor_are_never_taken(rises: list[float], sessions: int
     assert share_budget(below, curve) == [1] * sessions
 
 
-def test_the_curve_interpolates_extrapolates_and_learns():
+def test_the_curve_interpolates_and_extrapolates():
     curve = CostCurve([1, 2, 4], [0.02, 0.03, 0.05])
     assert curve.table(8).tolist() == pytest.approx([0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09])
-    for _ in range(300):
+
+
+def test_a_slower_machine_moves_the_whole_curve_and_not_its_shape():
+    curve = CostCurve([1, 2, 4], [0.02, 0.03, 0.05])
+    for _ in range(640):
         curve.observe(3, 0.08)
-    assert curve.table(3)[3] == pytest.approx(0.08, rel=0.05)
-    assert curve.table(1)[1] == pytest.approx(0.02)
-    curve.observe(100, 9.0)  # beyond what was measured: ignored
-    before = float(curve.table(1)[1])
+    costs = curve.table(4)
+    assert costs[3] == pytest.approx(0.08, rel=0.05)
+    assert costs[4] / costs[1] == pytest.approx(0.05 / 0.02, rel=0.2)  # before, the sizes in use alone grew dear
+
+
+def test_the_shape_follows_sizes_that_cost_more_than_the_others():
+    curve = CostCurve([1, 2, 4], [0.02, 0.03, 0.05])
+    for _ in range(3200):
+        curve.observe(1, 0.02)
+        curve.observe(4, 0.08)
+    assert curve.table(4)[4] / curve.table(4)[1] == pytest.approx(4.0, rel=0.1)
+
+
+def test_a_hiccup_moves_the_curve_little_and_a_size_never_measured_not_at_all():
+    curve = CostCurve([1, 2, 4], [0.02, 0.03, 0.05])
+    curve.observe(100, 9.0)
     curve.observe(1, 1000.0)
-    assert curve.table(1)[1] <= before * 1.06  # a hiccup moves it by 5 % at most
+    for _ in range(15):
+        curve.observe(1, 0.02)
+    assert 0.02 <= curve.table(1)[1] <= 0.0215
+
+
+def test_a_node_is_worth_more_than_its_chance_and_never_more_than_a_token():
+    chances = np.linspace(0, 1, 101, dtype=np.float32)
+    values = worth(chances)
+    assert np.all(values >= chances) and np.all(np.diff(values) > 0) and values[-1] == 1.0
 
 
 @pytest.mark.parametrize(
