@@ -1,0 +1,69 @@
+"""The journal: resumed where it was cut off, refused where it is another run's or damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.calibration.forced import Reading
+from app.calibration.journal import Journal, JournalError
+from csd.divergence import Event
+
+SETTINGS = {"mode": "forced", "target": "t"}
+FIRST = Reading("a/1", 10, (Event(1, 2, -0.5), Event(1, 2, -1.5)))
+SECOND = Reading("a/2", 5, (Event(3, 4, -2.0),))
+
+
+def filled(directory: Path) -> Journal:
+    journal = Journal(directory, SETTINGS)
+    journal.add(FIRST, 1.0, 100)
+    journal.add(SECOND, 2.0, 50)
+    journal.close()
+    return journal
+
+
+def test_a_rerun_finds_everything(tmp_path: Path):
+    before = filled(tmp_path)
+    again = Journal(tmp_path, SETTINGS)
+    assert again.readings == {"a/1": FIRST, "a/2": SECOND}
+    assert (again.seconds, again.tokens) == (3.0, 150)
+    assert again.batch_id() == before.batch_id()
+    whole = again.divergences()
+    assert whole.entries() == [(1, 2, 2.0), (3, 4, 1.0)]
+    assert (whole.positions, whole.agreements, whole.events) == (15, 12, 3)
+    again.close()
+
+
+def test_a_line_that_was_cut_off_is_read_again(tmp_path: Path):
+    path = filled(tmp_path).path
+    content = path.read_bytes()
+    path.write_bytes(content[:-7])
+    cut = Journal(tmp_path, SETTINGS)
+    assert list(cut.readings) == ["a/1"]
+    cut.add(SECOND, 2.0, 50)
+    cut.close()
+    assert path.read_bytes() == content
+
+
+def test_the_id_of_the_batch_depends_on_what_was_read_not_on_the_order(tmp_path: Path):
+    one = filled(tmp_path / "one")
+    other = Journal(tmp_path / "other", SETTINGS)
+    other.add(SECOND, 9.0, 50)
+    half = other.batch_id()
+    other.add(FIRST, 9.0, 100)
+    assert other.batch_id() == one.batch_id() != half
+    other.close()
+
+
+def test_another_run_and_damage_are_refused_and_fresh_starts_anew(tmp_path: Path):
+    path = filled(tmp_path).path
+    with pytest.raises(JournalError, match="--fresh"):
+        Journal(tmp_path, {**SETTINGS, "target": "other"})
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], "{}\n", lines[2]]))
+    with pytest.raises(JournalError, match="line 2: damaged"):
+        Journal(tmp_path, SETTINGS)
+    fresh = Journal(tmp_path, SETTINGS, fresh=True)
+    assert not fresh.readings
+    fresh.close()
