@@ -1,0 +1,164 @@
+"""The correction memory as a file: JSON Lines, a header and one divergence a line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from csd.fingerprint import SCHEMA
+from csd.memory import Entry, fault
+
+FORMAT = "racer-ocm"
+MAX_LINE = 4096  # bytes; the longest honest line has about a hundred
+HEADER_FIELDS = {"format", "schema", "fingerprint", "entries"}
+ENTRY_FIELDS = {"draft", "target", "count"}
+
+
+class ExchangeError(ValueError):
+    """A file that cannot be read or written as a table; says where and what, and never repeats its content."""
+
+
+def write(file: str | os.PathLike[str] | BinaryIO, fingerprint: str, entries: Iterable[Entry]) -> int:
+    """Write a table and return its number of entries; a path gets the whole file or none.
+
+    entries: (draft, target, count), each pair once; equal ids are agreements.
+    """
+    rows = list(entries)
+    lines = _lines(fingerprint, rows)
+    if not isinstance(file, str | os.PathLike):
+        file.writelines(lines)
+        return len(rows)
+    path = Path(file)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as stream:
+            stream.writelines(lines)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise ExchangeError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return len(rows)
+
+
+def _lines(fingerprint: str, rows: list[Entry]) -> Iterator[bytes]:
+    yield _line({"format": FORMAT, "schema": SCHEMA, "fingerprint": fingerprint, "entries": len(rows)})
+    for number, (draft, target, count) in enumerate(rows, 1):
+        found = fault(draft, target, count)
+        if found:
+            raise ExchangeError(f"entry {number}: {found}")
+        whole = isinstance(count, float) and count.is_integer()
+        yield _line({"draft": draft, "target": target, "count": int(count) if whole else count})
+
+
+def _line(values: dict[str, object]) -> bytes:
+    return json.dumps(values).encode() + b"\n"
+
+
+def read(
+    file: str | os.PathLike[str] | BinaryIO, fingerprint: str, *, any_fingerprint: bool = False, name: str = "table"
+) -> list[Entry]:
+    """Read a whole table, or raise ExchangeError and give nothing.
+
+    any_fingerprint: take a table made for another target, draft source or vocabulary. name: what errors call a stream.
+    """
+    if not isinstance(file, str | os.PathLike):
+        return _Reader(file, name).table(None if any_fingerprint else fingerprint)
+    path = Path(file)
+    try:
+        with path.open("rb") as stream:
+            return _Reader(stream, str(path)).table(None if any_fingerprint else fingerprint)
+    except OSError as error:
+        raise ExchangeError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+class _Reader:
+    """Reads lines and knows where it is."""
+
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        self.stream = stream
+        self.name = name
+        self.number = 0
+
+    def table(self, fingerprint: str | None) -> list[Entry]:
+        expected = self._header(fingerprint)
+        rows: list[Entry] = []
+        pairs: set[tuple[int, int]] = set()
+        while (values := self._next()) is not None:
+            if len(rows) == expected:
+                self._fail("there are more entries than the header says")
+            row = self._entry(values)
+            if row[:2] in pairs:
+                self._fail("this pair was there before")
+            pairs.add(row[:2])
+            rows.append(row)
+        if len(rows) < expected:
+            self._fail(f"the file ends here, {expected - len(rows)} entries short of what the header says")
+        return rows
+
+    def _header(self, fingerprint: str | None) -> int:
+        values = self._next()
+        if values is None:
+            self.number = 1
+            self._fail("the file is empty")
+        if values.get("format") != FORMAT or values.keys() != HEADER_FIELDS:
+            self._fail("this is not the header of a correction memory")
+        if type(values["schema"]) is not int or values["schema"] != SCHEMA:
+            self._fail(f"schema must be {SCHEMA}")
+        if not isinstance(values["fingerprint"], str):
+            self._fail("fingerprint must be a string")
+        if fingerprint is not None and values["fingerprint"] != fingerprint:
+            self._fail("the table was made for another target, draft source or vocabulary (fingerprints differ)")
+        expected = values["entries"]
+        if type(expected) is not int or expected < 0:
+            self._fail("entries must be a whole number, 0 or more")
+        return int(expected)
+
+    def _entry(self, values: dict[str, Any]) -> Entry:
+        if values.keys() != ENTRY_FIELDS:
+            self._fail("an entry has exactly draft, target and count")
+        found = fault(values["draft"], values["target"], values["count"])
+        if found:
+            self._fail(found)
+        return values["draft"], values["target"], float(values["count"])
+
+    def _next(self) -> dict[str, Any] | None:
+        """The object on the next line, None behind the last."""
+        line = self.stream.readline(MAX_LINE + 1)
+        if not line:
+            return None
+        self.number += 1
+        if len(line) > MAX_LINE:
+            self._fail(f"the line is longer than {MAX_LINE} bytes")
+        values: object = None
+        try:
+            values = json.loads(line.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        except UnicodeDecodeError:
+            self._fail("the line is not UTF-8")
+        except (ValueError, RecursionError):
+            self._fail("the line is not a JSON object")
+        if not isinstance(values, dict):
+            self._fail("the line is not a JSON object")
+        return values
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise ExchangeError(f"{self.name}, line {self.number}: {reason}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a field stands twice")
+    return values
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError("no JSON number")

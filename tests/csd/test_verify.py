@@ -1,0 +1,271 @@
+"""The walk with rescues, on trees and logits made by hand and by hypothesis."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from csd.gate import CsdRule, Rule, StaticRule
+from csd.memory import CorrectionMemory
+from csd.verify import Walk, walk_csd, walk_exact
+from racer.tree import DraftTree, Source
+
+VOCABULARY = 12
+NOTHING: frozenset[int] = frozenset()
+
+
+def tree_of(tokens: Sequence[int], parents: Sequence[int]) -> DraftTree:
+    depth = [0] * len(tokens)
+    for node in range(1, len(tokens)):
+        depth[node] = depth[parents[node]] + 1
+    sources = [Source.TARGET, *(Source(node % 3) for node in range(1, len(tokens)))]
+    return DraftTree(
+        np.array(tokens, np.int64),
+        np.array(parents, np.int32),
+        np.array(depth, np.int32),
+        np.array(sources, np.uint8),
+        np.ones(len(tokens), np.float32),
+    )
+
+
+class Target:
+    """Logits per node, and what was asked of them."""
+
+    def __init__(self, rows: dict[int, dict[int, float]]) -> None:
+        self.rows = rows
+        self.asked: list[tuple[int, list[int]]] = []
+
+    def choose(self, node: int, emitted: int) -> int:
+        return self.likeliest(node)
+
+    def likeliest(self, node: int) -> int:
+        row = self.rows[node]
+        return max(row, key=row.__getitem__)
+
+    def logits_of(self, node: int, ids: Sequence[int]) -> list[float]:
+        self.asked.append((node, list(ids)))
+        return [self.rows[node][token] for token in ids]
+
+    def walk(
+        self,
+        tree: DraftTree,
+        rule: Rule,
+        memory: CorrectionMemory | None = None,
+        protected: frozenset[int] | Callable[[int], bool] = NOTHING,
+    ) -> Walk:
+        return walk_csd(tree, self.choose, self.logits_of, rule, memory, protected, self.likeliest)
+
+
+def remembering(*pairs: tuple[int, int], times: int = 7) -> CorrectionMemory:
+    memory = CorrectionMemory()
+    for draft, target in pairs:
+        memory.record(draft, target, times)
+    return memory
+
+
+# Root 0 with children 1 (token 5) and 2 (token 6); node 3 (token 7) below 1, node 4 (token 8) below 2.
+TREE = tree_of([9, 5, 6, 7, 8], [-1, 0, 0, 1, 2])
+
+
+def target() -> Target:
+    """The target wants 1 at the root, where 5 stands 2 and 6 stands 3 nats below; then what was drafted; at leaves 2."""
+    rows = {0: {1: 4.0, 5: 2.0, 6: 1.0}, 1: {7: 3.0, 1: 0.0}, 2: {8: 3.0, 1: 0.0}, 3: {2: 1.0, 0: 0.0}, 4: {2: 1.0, 0: 0.0}}
+    return Target(rows)
+
+
+def test_a_rescued_child_stands_for_the_targets_token_and_the_walk_goes_on():
+    model = target()
+    walk = model.walk(TREE, CsdRule(), remembering((5, 1)))
+    assert walk == Walk(
+        path=(0, 1, 3),
+        tokens=(5, 7, 2),
+        sources=(Source.COPY_LOGIT, Source.RETRIEVAL, Source.TARGET),
+        rescued=(0,),
+        divergences=((5, 1),),
+        agreements=(7,),
+        nominated=1,
+    )
+    assert walk.accepted == 2
+    assert model.asked == [(0, [5, 1])]
+
+
+def test_a_lower_ranked_child_may_be_rescued_but_the_first_is_what_is_learnt():
+    walk = target().walk(TREE, CsdRule(), remembering((6, 1)))
+    assert (walk.path, walk.tokens, walk.rescued, walk.divergences) == ((0, 2, 4), (6, 8, 2), (0,), ((5, 1),))
+
+
+def test_the_best_logit_wins_and_the_first_among_equals():
+    model = target()
+    memory = remembering((5, 1), (6, 1))
+    assert model.walk(TREE, CsdRule(), memory).tokens[0] == 5
+    model.rows[0][6] = 2.5
+    assert model.walk(TREE, CsdRule(), memory).tokens[0] == 6
+    model.rows[0][6] = 2.0
+    assert model.walk(TREE, CsdRule(), memory).tokens[0] == 5
+
+
+def test_without_enough_evidence_nothing_is_asked_and_the_target_speaks():
+    model = target()
+    walk = model.walk(TREE, CsdRule(), remembering((5, 1), times=6))
+    assert walk == Walk((0,), (1,), (Source.TARGET,), divergences=((5, 1),))
+    assert model.asked == []
+
+
+def test_the_gate_refuses_and_is_counted():
+    model = target()
+    walk = model.walk(TREE, CsdRule(tau=0.1), remembering((5, 1), (6, 1)))  # ln 0.1 = -2.3: 5 passes, 6 does not
+    assert (walk.tokens[0], walk.nominated, walk.refused_by_gate) == (5, 2, 1)
+    walk = model.walk(TREE, CsdRule(tau=0.5), remembering((5, 1), (6, 1)))
+    assert walk == Walk((0,), (1,), (Source.TARGET,), divergences=((5, 1),), nominated=2, refused_by_gate=2)
+
+
+def test_ocm_only_keeps_what_the_gate_would_refuse():
+    model = target()
+    model.rows[0][5] = -40.0
+    memory = remembering((5, 1))
+    assert model.walk(TREE, CsdRule(), memory).rescued == ()
+    assert model.walk(TREE, CsdRule(use_gate=False), memory).rescued == (0,)
+
+
+def test_scg_only_needs_no_memory():
+    walk = target().walk(TREE, CsdRule(use_memory=False))
+    assert (walk.tokens, walk.rescued, walk.nominated) == ((5, 7, 2), (0,), 2)
+
+
+def test_the_static_rule_compares_with_the_likeliest_not_with_the_sampled():
+    model = target()
+    model.rows[0] = {1: 4.0, 5: 3.6, 6: 0.5, 3: 0.0}  # p(5) = 0.67 of the highest
+
+    def sampled(node: int, emitted: int) -> int:
+        return 3 if node == 0 else model.likeliest(node)
+
+    walk = walk_csd(TREE, sampled, model.logits_of, StaticRule(), None, NOTHING, model.likeliest)
+    assert (walk.tokens, walk.rescued, walk.refused_by_gate) == ((5, 7, 2), (0,), 1)
+    assert walk_csd(TREE, sampled, model.logits_of, StaticRule(0.7), None, NOTHING, model.likeliest).tokens == (3,)
+    with pytest.raises(ValueError, match="likeliest"):
+        walk_csd(TREE, sampled, model.logits_of, StaticRule(), None, NOTHING)
+
+
+@pytest.mark.parametrize("protected", [frozenset({5}), {5}, lambda token: token == 5])
+def test_a_protected_token_is_never_rescued(protected):
+    walk = target().walk(TREE, CsdRule(), remembering((5, 1)), protected)
+    assert (walk.tokens, walk.rescued, walk.divergences) == ((1,), (), ((5, 1),))
+    assert target().walk(TREE, CsdRule(), remembering((5, 1), (6, 1)), protected).tokens == (6, 8, 2)
+
+
+@pytest.mark.parametrize("rule", [CsdRule(), CsdRule(use_gate=False), CsdRule(use_memory=False), StaticRule(0.01)])
+def test_a_protected_token_never_gives_way(rule):
+    model = target()
+    walk = model.walk(TREE, rule, remembering((5, 1)), frozenset({1}))
+    assert (walk.tokens, walk.rescued, walk.nominated, model.asked) == ((1,), (), 0, [])
+
+
+def test_a_protected_token_that_was_drafted_is_accepted_as_ever():
+    model = target()
+    model.rows[0][5] = 9.0
+    assert model.walk(TREE, CsdRule(), None, frozenset({5})).tokens == (5, 7, 2)
+
+
+def test_several_rescues_in_one_walk():
+    model = target()
+    model.rows[1] = {4: 3.0, 7: 2.0}
+    walk = model.walk(TREE, CsdRule(), remembering((5, 1), (7, 4)))
+    assert (walk.tokens, walk.rescued, walk.divergences) == ((5, 7, 2), (0, 1), ((5, 1), (7, 4)))
+
+
+def test_a_leaf_and_a_plain_step_have_nothing_to_learn():
+    walk = Target({0: {3: 1.0}}).walk(DraftTree.root_only(9), CsdRule(use_memory=False))
+    assert walk == Walk((0,), (3,), (Source.TARGET,))
+
+
+def test_a_lower_ranked_child_the_target_chose_is_neither_divergence_nor_agreement():
+    model = target()
+    model.rows[0][6] = 9.0
+    walk = walk_exact(TREE, model.choose, record=True)
+    assert (walk.tokens, walk.divergences, walk.agreements) == ((6, 8, 2), (), (8,))
+
+
+def test_the_exact_walk_records_only_when_asked():
+    model = target()
+    assert walk_exact(TREE, model.choose) == Walk((0,), (1,), (Source.TARGET,))
+    assert walk_exact(TREE, model.choose, record=True).divergences == ((5, 1),)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_child_without_a_real_logit_is_not_rescued(value):
+    for rule in (CsdRule(), CsdRule(use_gate=False)):
+        model = target()
+        model.rows[0][5] = value
+        assert model.walk(TREE, rule, remembering((5, 1))).tokens == (1,)
+
+
+@st.composite
+def trees(draw) -> DraftTree:
+    tokens, parents = [draw(st.integers(0, VOCABULARY - 1))], [-1]
+    taken: set[tuple[int, int]] = set()
+    for _ in range(draw(st.integers(0, 20))):
+        edge = (draw(st.integers(0, len(tokens) - 1)), draw(st.integers(0, VOCABULARY - 1)))
+        if edge not in taken:
+            taken.add(edge)
+            parents.append(edge[0])
+            tokens.append(edge[1])
+    return tree_of(tokens, parents)
+
+
+everything = remembering(*((a, b) for a in range(VOCABULARY) for b in range(VOCABULARY) if a != b), times=1000)
+
+
+def model_for(tree: DraftTree, seed: int) -> Target:
+    """Distinct random logits at every node."""
+    rng = np.random.default_rng(seed)
+    return Target({node: dict(enumerate(rng.permutation(VOCABULARY) * 0.7)) for node in range(len(tree))})
+
+
+@settings(deadline=None)
+@given(trees(), st.integers(0, 2**32 - 1))
+def test_lambda_infinity_and_tau_one_are_exact(tree, seed):
+    model = model_for(tree, seed)
+    exact = walk_exact(tree, model.choose, record=True)
+    assert model.walk(tree, CsdRule(lambda_=math.inf), everything) == exact
+    assert model.asked == []
+    for rule in (CsdRule(tau=1), CsdRule(tau=1, use_memory=False), StaticRule(1)):
+        walk = model.walk(tree, rule, everything)
+        assert (walk.path, walk.tokens, walk.sources, walk.rescued) == (exact.path, exact.tokens, exact.sources, ())
+        assert walk.refused_by_gate == walk.nominated
+
+
+@settings(deadline=None)
+@given(trees(), st.integers(0, 2**32 - 1))
+def test_with_lambda_infinity_a_sampled_walk_is_exact(tree, seed):
+    drawn = np.random.default_rng(seed).integers(0, VOCABULARY, (len(tree), 30))
+
+    def sampled(node: int, emitted: int) -> int:
+        return int(drawn[node, emitted])
+
+    model = model_for(tree, seed)
+    walk = walk_csd(tree, sampled, model.logits_of, CsdRule(lambda_=math.inf), everything, NOTHING)
+    assert walk == walk_exact(tree, sampled, record=True)
+
+
+@settings(deadline=None)
+@given(trees(), st.integers(0, 2**32 - 1), st.frozensets(st.integers(0, VOCABULARY - 1)))
+def test_a_walk_is_a_path_whose_every_token_is_the_targets_or_a_justified_rescue(tree, seed, protected):
+    model = model_for(tree, seed)
+    rule = CsdRule(tau=0.1)
+    walk = model.walk(tree, rule, everything, protected)
+    assert len(walk.tokens) == len(walk.sources) == len(walk.path)
+    for place, node in enumerate(walk.path):
+        chosen, kept = model.likeliest(node), walk.tokens[place]
+        if place + 1 < len(walk.path):
+            child = walk.path[place + 1]
+            assert (tree.parents[child], tree.tokens[child], tree.source[child]) == (node, kept, walk.sources[place])
+        if place in walk.rescued:
+            assert tree.child_with(node, chosen) < 0
+            assert not {chosen, kept} & protected
+            assert rule.admits(model.rows[node][kept], model.rows[node][chosen])
+        else:
+            assert kept == chosen
+    assert walk.tokens[: len(walk_exact(tree, model.choose).tokens) - 1] == walk_exact(tree, model.choose).tokens[:-1]
