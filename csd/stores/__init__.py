@@ -1,0 +1,1 @@
+"""Where correction memories are kept between runs and shared between replicas."""

@@ -1,0 +1,97 @@
+"""What every store of a correction memory offers, and the errors it raises."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from csd.fingerprint import SCHEMA
+
+Increment = tuple[int, int, float]  # draft, target, count to add
+
+MAX_ID = 2**31 - 1
+DEFAULT_TTL = 30 * 86400  # seconds
+DEFAULT_MAX_ENTRIES = 400_000  # a memory's two bounds together: pairs and agreements
+KEPT_BATCHES = 10_000  # ids remembered per fingerprint; a batch is known again until so many others came after it
+
+__all__ = ["SCHEMA", "Batch", "Increment", "Snapshot", "Store", "StoreError", "StoreMisfit", "StoreUnavailable"]
+
+
+class StoreError(Exception):
+    """A store did not do what was asked. The message says what to do and never holds a password.
+
+    kind: a short word from a small set, fit for a metric's label.
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class StoreUnavailable(StoreError):
+    """It may work again by itself. Whether the operation took effect is unknown; batches can be sent again unchanged."""
+
+
+class StoreMisfit(StoreError):
+    """Someone has to change something first: a password, a file, a key. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Increments that take effect together, once. ValueError when one is not (id, id, positive finite count)."""
+
+    increments: tuple[Increment, ...]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        for draft, target, count in self.increments:
+            if not (0 <= draft <= MAX_ID and 0 <= target <= MAX_ID and 0 < count < math.inf):
+                raise ValueError(f"an increment needs ids from 0 to {MAX_ID} and a positive, finite count")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table as it stood at `version`. entries: (draft, target, count), most frequent first, each pair once."""
+
+    version: int
+    entries: list[Increment]
+
+
+class Store(Protocol):
+    """One fingerprint's table. Every method raises StoreError and nothing else, and takes bounded time.
+
+    The version is 0 while the store holds nothing under the fingerprint. It rises by one with each batch; a table that is
+    made anew (first use, flush, expiry) starts at the time in microseconds, so that it never repeats an older one's version.
+    """
+
+    name: str  # for people; no secrets
+
+    async def open(self) -> None:
+        """Connect and check. The other methods do it themselves where it was not done."""
+
+    async def apply(self, batch: Batch) -> int:
+        """Add the batch, all of it or nothing, and return the version. A batch that is in already changes nothing."""
+
+    async def version(self) -> int: ...
+
+    async def load(self) -> Snapshot: ...
+
+    async def clear(self) -> None:
+        """Empty the table. Batches that were applied before stay known."""
+
+    async def close(self) -> None:
+        """Let go of connections; never raises."""
+
+
+def first_version() -> int:
+    return time.time_ns() // 1_000
+
+
+def batches_of(increments: Iterable[Increment], size: int = 5_000) -> list[Batch]:
+    """Cut into batches small enough for a store to merge within its time-out."""
+    rows = tuple(increments)
+    return [Batch(rows[start : start + size]) for start in range(0, len(rows), size)]
