@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from app.settings import SettingsError
 
@@ -18,6 +18,13 @@ INTERRUPTED = 130
 
 class BenchGroup(TyperGroup):
     """`--data` takes every word up to the next flag, so that a shell's *.jsonl works."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return list(super().parse_args(ctx, spread_data(args)))
+
+
+class DataCommand(TyperCommand):
+    """The same for a command of its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return list(super().parse_args(ctx, spread_data(args)))
@@ -45,6 +52,18 @@ def spread_data(words: list[str]) -> list[str]:
         taking = word == "--data"
         spread.append(word)
     return spread
+
+
+def fractions(part: str) -> tuple[float, float]:
+    """`0.667:1` as two fractions. Raises SettingsError."""
+    first, _, last = part.partition(":")
+    try:
+        bounds = (float(first), float(last))
+    except ValueError:
+        bounds = (1.0, 0.0)
+    if not 0.0 <= bounds[0] < bounds[1] <= 1.0:
+        raise SettingsError("--part takes two fractions such as 0.667:1")
+    return bounds
 
 
 @bench.callback()
@@ -114,3 +133,40 @@ def kernels(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "kernels.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+@bench.command("quality", cls=DataCommand)
+def quality(
+    target: str = typer.Option("smollm2", help="Model to measure"),
+    draft: str | None = typer.Option(None, help="Draft model"),
+    data: list[Path] = typer.Option([], help="HumanEval problems, questions with `reference`, or open questions"),
+    modes: str = typer.Option("plain,sd,csd,ocm,scg,static,racer,racer+csd,hybrid,hybrid+csd", help="What to compare"),
+    table: Path | None = typer.Option(None, help="Correction table (made by calibrate or ocm export) to start from"),
+    part: str = typer.Option("0:1", help="Part of each file by fractions, such as 0.667:1 for its last third"),
+    limit: int | None = typer.Option(None, min=1, help="Problems, taken from the files in turn; all where not given"),
+    max_tokens: int = typer.Option(256, min=1, help="Tokens of an answer at most"),
+    csd_lambda: float = typer.Option(6.0, "--lambda", min=0.0, help="Divergences a pair must exceed"),
+    tau: float = typer.Option(0.01, help="The gate: above 0, at most 1"),
+    dtype: str = typer.Option("auto", help="auto, bf16, fp16 or fp32"),
+    device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
+    threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
+    seed: int = typer.Option(0, min=0, help="Of the bootstrap"),
+    out: Path = typer.Option(Path("out/quality"), help="Directory of the results; a run that was cut off goes on there"),
+    fresh: bool = typer.Option(False, "--fresh", help="Drop the results that are there"),
+) -> None:
+    """Speed and price of each way to accept: right answers, agreement with plain, the target's own opinion of the text."""
+    if not data:
+        raise SettingsError("bench quality needs problems: give --data FILE")
+    from bench.errors import BenchError
+    from bench.quality.session import QualityPlan, measure
+
+    bounds = fractions(part)
+    plan = QualityPlan(
+        target, draft, tuple(data), modes, table, bounds, limit, max_tokens, csd_lambda, tau, dtype, device, threads, seed
+    )
+    try:
+        typer.echo(measure(plan, out, fresh=fresh))
+    except BenchError as error:
+        raise SettingsError(str(error)) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from app.bench_cli import bench
+from app.calibrate_cli import calibrate
 from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.ocm_cli import ocm
 from app.settings import Settings, SettingsError, flag, read_settings
 
 if TYPE_CHECKING:  # the model libraries take seconds to import: only commands that need them pay
+    from app.engine.correction import CsdConfig
     from app.engine.engine import Engine
     from app.engine.interface import EngineInterface
 
@@ -91,19 +94,40 @@ def load_engine(settings: Settings) -> Engine:
             max_queued=settings.max_queued,
             drafter=settings.drafter,
             max_nodes=settings.max_nodes,
+            gamma=settings.gamma,
             prefill_chunk=settings.prefill_chunk,
             warm_start=settings.warm_start,
             kv_memory_fraction=settings.kv_memory_fraction,
             self_check=settings.self_check,
             prior_rows=settings.prior_rows,
             racer=RacerConfig(policy=settings.policy),
+            verifier=settings.verifier,
+            csd=_csd(settings),
         ),
+        draft=settings.draft,
         dtype=settings.dtype,
         device=settings.device,
         threads=settings.threads,
         chat_template=settings.chat_template,
         cache_dir=None if settings.cache_dir is None else Path(settings.cache_dir),
         served_name=settings.served_name,
+    )
+
+
+def _csd(settings: Settings) -> CsdConfig:
+    from app.engine.correction import CsdConfig
+    from app.engine.model_cache import cache_directory
+
+    cache = cache_directory(None if settings.cache_dir is None else Path(settings.cache_dir))
+    return CsdConfig(
+        allowed=settings.allow_csd,
+        lambda_=settings.csd_lambda,
+        tau=settings.csd_tau,
+        rule=settings.csd_rule,
+        store=settings.store or f"sqlite:{cache / 'ocm.sqlite3'}",
+        ttl=settings.store_ttl,
+        max_entries=settings.ocm_entries,
+        half_life=settings.ocm_half_life,
     )
 
 
@@ -124,6 +148,8 @@ def _with_setting_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 cli.command("serve")(_with_setting_flags(serve))
 cli.add_typer(bench)
+cli.add_typer(calibrate)
+cli.add_typer(ocm)
 
 # -- the other commands --------------------------------------------------------------------------------------------------
 
@@ -146,13 +172,14 @@ def generate(
     max_tokens: int = typer.Option(256, min=1, help="Tokens to generate at most"),
     temperature: float = typer.Option(0.0, min=0.0, max=2.0, help="0 is greedy"),
     seed: int | None = typer.Option(None, help="Equal seeds give equal answers"),
-    drafter: str | None = typer.Option(None, help="racer, or none for plain decoding"),
+    drafter: str | None = typer.Option(None, help="racer, draft_model, hybrid, or none for plain decoding"),
+    draft: str | None = typer.Option(None, help="Draft model, for draft_model and hybrid"),
     max_nodes: str | None = typer.Option(None, help="Largest draft tree, root included"),
     dtype: str | None = typer.Option(None, help="Number format of the weights: auto, float32, bfloat16, float16"),
     raw: bool = typer.Option(False, "--raw", help="Continue the text itself, without the chat template"),
 ) -> None:
     """Answer one prompt: text on standard output, figures on standard error."""
-    settings = read_settings({"target": target, "drafter": drafter, "max_nodes": max_nodes, "dtype": dtype})
+    settings = read_settings({"target": target, "draft": draft, "drafter": drafter, "max_nodes": max_nodes, "dtype": dtype})
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     text = sys.stdin.read() if prompt == "-" else prompt
     engine = load_engine(settings)

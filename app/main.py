@@ -18,7 +18,7 @@ import uvicorn
 from anyio import to_thread
 from fastapi import FastAPI
 
-from app.api import generation_routes, model_routes, operation_routes
+from app.api import generation_routes, model_routes, ocm_routes, operation_routes
 from app.api.errors import install_error_handlers
 from app.api.gate import ROUTES, Gate
 from app.api.openapi import describe
@@ -63,7 +63,7 @@ def create_app(
     app.state.service = service
     app.openapi = functools.partial(describe, app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for routes in (generation_routes, model_routes, operation_routes):
+    for routes in (generation_routes, model_routes, operation_routes, ocm_routes):
         app.include_router(routes.router)
     app.add_middleware(Gate, service=service)
     return app
@@ -90,8 +90,9 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
         engine = engine_factory()
         info = engine.info
         logger.info(
-            "serving %s at %s: device %s, dtype %s, threads %d, drafter %s, %d nodes, context %d tokens",
-            *(info.name, url, info.device, info.dtype, info.threads, info.drafter, info.max_nodes, info.max_context),
+            "serving %s at %s: device %s, dtype %s, threads %d, drafter %s, draft %s, %d nodes, context %d tokens",
+            *(info.name, url, info.device, info.dtype, info.threads),
+            *(info.drafter, info.draft, info.max_nodes, info.max_context),
         )
         return engine
 

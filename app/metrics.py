@@ -10,11 +10,11 @@ from typing import Concatenate, Literal, ParamSpec
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from app.engine.events import PHASES, SOURCE_NAMES, FinishReason, SpeculationStats, StepRecord
-from app.engine.interface import EngineStatus, ModelInfo
+from app.engine.interface import EngineStatus, ModelInfo, StoreStatus
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,9 @@ class Metrics:
         self._nodes = self._counter("nodes_verified", "Tree nodes verified, roots included")
         self._first_tokens = self._counter("first_tokens", "Tokens chosen by a prefill, before any verify step")
         self._by_source = self._counters("tokens", "Emitted tokens by source", "source", SOURCE_NAMES)
+        self._rescues = self._counter("csd_rescues", "Draft tokens kept in place of the target's")
+        self._nominated = self._counter("csd_nominated", "Draft tokens that the correction memory nominated at a mismatch")
+        self._refused_by_gate = self._counter("csd_refused_by_gate", "Nominated draft tokens that the target's logits refused")
         self._phases = self._counters("phase_seconds", "Seconds of engine steps by phase", "phase", PHASES)
         self._accepted_length = self._histogram("accepted_length", "Draft tokens kept per verify step", ACCEPTED_BUCKETS)
         self._request_mean = self._histogram(
@@ -146,6 +149,7 @@ class Metrics:
     @never_raises
     def step(self, record: StepRecord) -> None:
         numbers = (record.sessions, record.drafts, record.nodes, record.drafted, *record.accepted_lengths)
+        numbers += (record.rescues, record.nominated, record.refused_by_gate)
         counted = (*numbers, *record.emitted_by_source.values(), *record.phase_seconds.values())
         if min(counted) < 0:  # checked as a whole: half a record would break the invariant
             raise ValueError("negative count in a step record")
@@ -156,6 +160,9 @@ class Metrics:
         self._drafts.inc(record.drafts)
         self._draft_tokens.inc(record.drafted)
         self._accepted.inc(sum(record.accepted_lengths))
+        self._rescues.inc(record.rescues)
+        self._nominated.inc(record.nominated)
+        self._refused_by_gate.inc(record.refused_by_gate)
         self._generation_tokens.inc(sum(record.emitted_by_source.values()))
         for length in record.accepted_lengths:
             self._accepted_length.observe(length)
@@ -195,7 +202,7 @@ class _StatusCollector(Collector):
     def __init__(self, status: Callable[[], EngineStatus | None]) -> None:
         self._status = status
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         try:
             status = self._status()
         except Exception:
@@ -205,6 +212,18 @@ class _StatusCollector(Collector):
         yield GaugeMetricFamily("racer_num_requests_running", "Generations in the running batch", value=running)
         yield GaugeMetricFamily("racer_num_requests_waiting", "Generations in the queue", value=waiting)
         yield GaugeMetricFamily("racer_kv_cache_usage_ratio", "Share of the KV budget that is reserved", value=kv)
+        yield from self._store((status and status.store) or StoreStatus())
+
+    @staticmethod
+    def _store(store: StoreStatus) -> Iterator[Metric]:
+        yield GaugeMetricFamily("racer_ocm_entries", "Pairs in the correction memory", value=store.entries)
+        degraded = 1 if store.state == "degraded" else 0
+        yield GaugeMetricFamily("racer_store_degraded", "1 while the correction memory's store cannot be used", value=degraded)
+        yield CounterMetricFamily(
+            "racer_store_acknowledged_increments", "Increments that the store confirmed", value=store.acknowledged
+        )
+        errors = sum(store.errors.values())
+        yield CounterMetricFamily("racer_store_errors", "Failed exchanges with the store", value=errors)
 
 
 def package_version() -> str:

@@ -9,7 +9,7 @@ from pydantic import Field, FilePath, FiniteFloat, SecretStr, ValidationError, f
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.engine.request import DrafterName
+from app.engine.request import DrafterName, VerifierName
 from racer.drafter import Policy
 
 ENV_PREFIX = "RACER_"
@@ -27,13 +27,29 @@ class Settings(BaseSettings):
     )
 
     target: str = Field("smollm2", min_length=1, description="Model to serve: a built-in name, hub id, directory or .gguf file")
+    draft: str | None = Field(None, min_length=1, description="Draft model: a small one with the target's vocabulary")
     served_model_name: str | None = Field(None, min_length=1, description="Model id that clients use; default: the target")
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Number format of the weights")
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     threads: int | None = Field(None, ge=1, description="CPU threads of the model; default: what the container may use")
-    drafter: DrafterName = Field("racer", description="Default drafter of requests: racer, or none for plain decoding")
+    drafter: DrafterName = Field(
+        "racer", description="Default drafter: racer, draft_model or hybrid (both need a draft), none for plain"
+    )
+    gamma: int = Field(6, ge=1, le=64, description="Tokens the draft model writes ahead where a request fixes its budget")
+    verifier: VerifierName = Field("exact", description="Default verifier of requests: exact, or csd (lossy; needs allow_csd)")
+    allow_csd: bool = Field(False, description="Let requests ask for the verifier csd, and keep a correction memory")
+    csd_lambda: float = Field(6.0, ge=0.0, description="csd: times a pair must have diverged before it is rescued, exclusive")
+    csd_tau: float = Field(0.01, gt=0.0, le=1.0, description="csd: least probability of a rescued token over the target's")
+    csd_rule: Literal["both", "ocm", "scg"] = Field("both", description="csd: memory and gate, or one of them alone")
+    store: str | None = Field(
+        None, min_length=1, description="Where the memory is kept: sqlite:PATH, redis://..., none; default: a file in the cache"
+    )
+    store_ttl: int = Field(30 * 86_400, ge=60, description="Seconds until Redis forgets a table that nobody writes to")
+    ocm_entries: int = Field(200_000, ge=1, description="Pairs in the correction memory at most; the least frequent leave")
+    ocm_half_life: FiniteFloat | None = Field(None, ge=1.0, description="Divergences after which counts halve; default: never")
+    admin_key: SecretStr | None = Field(None, description="Bearer key of the /admin routes; none: they are off")
     max_nodes: int = Field(64, ge=1, le=256, description="Largest draft tree, root included; requests may ask for less")
     policy: Policy = Field(
         "auto", description="How draft trees are filled: auto (learnt order, as many nodes as pay), paper, or an ablation"

@@ -49,9 +49,15 @@ class Benchmark:
         self.plan = plan
         self._codec: TextCodec = target.codec
         self._memory = PeakMemory(target.device)
-        attention = target.model.config._attn_implementation
+        models = [target] if draft is None else [target, draft]
+        attention = [loaded.model.config._attn_implementation for loaded in models]
+        drafted = draft if any(mode.drafted for mode in plan.modes) else None
         self.engine = Engine(
-            target, config or engine_config(plan), memory=None if config else ModelMemory(cache_directory(), target)
+            target,
+            config or engine_config(plan),
+            memory=None if config else ModelMemory(cache_directory(), target),
+            draft=drafted,
+            draft_memory=None if config or drafted is None else ModelMemory(cache_directory(), drafted, drafts=True),
         )
         self._ours = EngineRunner(self.engine, temperature=plan.temperature, seed=plan.seed)
         self._peers = PeerRunner(target, attention, draft, temperature=plan.temperature, seed=plan.seed)

@@ -77,6 +77,12 @@ class EngineRunner:
 
 
 def _speculation(mode: Mode) -> SpeculationParams:
-    if mode.policy is None:
+    if mode.plain:
         return SpeculationParams(drafter="none")
-    return SpeculationParams(drafter="racer", policy=mode.policy, max_nodes=mode.nodes, fixed_budget=mode.nodes is not None)
+    return SpeculationParams(
+        drafter=mode.drafted or "racer",
+        policy=mode.policy,
+        max_nodes=mode.nodes,
+        fixed_budget=mode.nodes is not None,
+        gamma=mode.gamma,
+    )

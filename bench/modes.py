@@ -10,24 +10,38 @@ from bench.errors import BenchError
 from racer.drafter import Policy
 
 PLAIN = "plain"
+DraftedName = Literal["draft_model", "hybrid"]
 PeerName = Literal["hf-plain", "hf-pld", "hf-assisted"]
 PAPER_NODES = 64
 # Nodes, root included, where a mode names none; None leaves it to the engine.
 DEFAULT_NODES: dict[str, int | None] = {"auto": None, "pld": 11, "recycling": 81}
 MAX_NODES = 1024
+MAX_GAMMA = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way to decode. name: as given. policy None without a peer is plain; nodes None is the engine's default.
+    """One way to decode. name: as given. Without policy, drafted and peer it is plain; nodes None is the engine's default.
 
-    peer: a way of transformers' `generate` on the same weights, for which policy and nodes are None.
+    peer: a way of transformers' `generate` on the same weights, for which policy and nodes are None. drafted: a way that asks
+    the draft model. gamma: the length of a draft_model chain, where it is fixed.
     """
 
     name: str
     policy: Policy | None = None
     nodes: int | None = None
     peer: PeerName | None = None
+    drafted: DraftedName | None = None
+    gamma: int | None = None
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether it cannot run without a draft model."""
+        return self.drafted is not None or self.peer == "hf-assisted"
+
+    @property
+    def plain(self) -> bool:
+        return self.policy is None and self.drafted is None and self.peer is None
 
 
 def parse_modes(names: Sequence[str]) -> tuple[Mode, ...]:
@@ -51,15 +65,33 @@ def _mode(name: str) -> Mode:
     if name in get_args(PeerName):
         return Mode(name, peer=cast("PeerName", name))
     policy, colon, number = name.partition(":")
+    if policy in get_args(DraftedName):
+        return _drafted(name, cast("DraftedName", policy), number if colon else None)
     if policy not in get_args(Policy):
         raise BenchError(f"unknown mode {name!r}; {_known()}")
     nodes = DEFAULT_NODES.get(policy, PAPER_NODES)
     if colon:
-        if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= MAX_NODES:
-            raise BenchError(f"mode {name!r}: the number of nodes must lie in 1 to {MAX_NODES}")
-        nodes = int(number)
+        nodes = _number(name, number, MAX_NODES, "the number of nodes")
     return Mode(name, policy=cast("Policy", policy), nodes=nodes)
 
 
+def _drafted(name: str, drafted: DraftedName, number: str | None) -> Mode:
+    if number is None:
+        return Mode(name, drafted=drafted)
+    if drafted == "hybrid":
+        return Mode(name, nodes=_number(name, number, MAX_NODES, "the number of nodes"), drafted=drafted)
+    gamma = _number(name, number, MAX_GAMMA, "the length of the chain")
+    return Mode(name, nodes=gamma + 1, drafted=drafted, gamma=gamma)
+
+
+def _number(name: str, number: str, most: int, what: str) -> int:
+    if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= most:
+        raise BenchError(f"mode {name!r}: {what} must lie in 1 to {most}")
+    return int(number)
+
+
 def _known() -> str:
-    return f"the modes are {PLAIN}, {', '.join(get_args(Policy))} (each also with :NODES), {', '.join(get_args(PeerName))}"
+    return (
+        f"the modes are {PLAIN}, {', '.join(get_args(Policy))}, hybrid (each also with :NODES), "
+        f"draft_model (also with :GAMMA), {', '.join(get_args(PeerName))}"
+    )

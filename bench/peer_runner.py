@@ -25,11 +25,17 @@ class PeerRunner:
     """
 
     def __init__(
-        self, target: LoadedModel, attention: str, draft: LoadedModel | None = None, *, temperature: float = 0.0, seed: int = 0
+        self,
+        target: LoadedModel,
+        attention: Sequence[str],
+        draft: LoadedModel | None = None,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> None:
-        """attention: the target's attention implementation before an engine took the model."""
+        """attention: the attention implementations of target and draft before an engine took the models."""
         self._model = target.model
-        self._attention = attention
+        self._attention = tuple(attention)
         self._draft = None if draft is None else draft.model
         self._temperature = temperature
         self._seed = seed
@@ -84,9 +90,12 @@ class PeerRunner:
 
     @contextmanager
     def _own_attention(self) -> Iterator[None]:
-        engines = self._model.config._attn_implementation
-        self._model.set_attn_implementation(self._attention)
+        models = [model for model in (self._model, self._draft) if model is not None]
+        engines = [model.config._attn_implementation for model in models]
+        for model, attention in zip(models, self._attention, strict=True):
+            model.set_attn_implementation(attention)
         try:
             yield
         finally:
-            self._model.set_attn_implementation(engines)
+            for model, attention in zip(models, engines, strict=True):
+                model.set_attn_implementation(attention)

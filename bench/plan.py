@@ -32,8 +32,9 @@ class Plan:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.draft is None and any(mode.peer == "hf-assisted" for mode in self.modes):
-            raise BenchError("mode hf-assisted needs --draft")
+        lacking = [mode.name for mode in self.modes if mode.needs_draft] if self.draft is None else []
+        if lacking:
+            raise BenchError(f"mode {lacking[0]} needs a draft model: name it with --draft")
 
     def settings(self) -> dict[str, Any]:
         """The plan as JSON; data files by name and content, so that a moved file is still the same."""

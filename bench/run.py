@@ -33,8 +33,8 @@ def run(plan: Plan, directory: Path, *, fresh: bool = False) -> dict[str, Any]:
 def _run(plan: Plan, outcome: Outcome, questions: list[Question], store: Store) -> dict[str, Any]:
     choose_threads(plan.threads)
     target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
-    assisted = any(mode.peer == "hf-assisted" for mode in plan.modes)
-    draft = load_model(plan.draft, dtype=plan.dtype, device=plan.device) if plan.draft and assisted else None
+    asked = any(mode.needs_draft for mode in plan.modes)
+    draft = load_model(plan.draft, dtype=plan.dtype, device=plan.device) if plan.draft and asked else None
     with Benchmark(plan, target, draft) as benchmark:
         turns = sum(len(benchmark.turns(question)) for question in outcome.questions)
         try:

@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from typing import cast
 
+from app.engine.correction import Corrections
 from app.engine.errors import ContextLengthExceeded, EngineClosed, InvalidRequest, QueueFull
 from app.engine.events import EngineObserver, EventSink, Failed, StepRecord
 from app.engine.interface import EngineStatus, ModelInfo
@@ -59,6 +60,7 @@ class SyntheticEngine:
         self.codec = cast(TextCodec, codec or SyntheticCodec())
         self.observer = observer
         self.ready, self.stuck = True, False
+        self.corrections: Corrections | None = None
         self.requests: list[GenerationRequest] = []  # all that were ever queued, for tests to look at
         self.rounds = 0
         self.info = ModelInfo(

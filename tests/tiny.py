@@ -48,9 +48,8 @@ def tiny_engine(
     name: str = "llama", *, eos: frozenset[int] = frozenset({2}), seed: int = 0, **settings: Any
 ) -> Iterator[Engine]:
     """An engine that is closed, and whose worker has ended, when the block is left."""
-    observer = settings.pop("observer", None)
-    with Engine(
-        loaded(name, seed, eos), EngineConfig(**{"max_nodes": 24, "prior_rows": 0, **settings}), observer=observer
-    ) as engine:
+    observer, draft = settings.pop("observer", None), settings.pop("draft", None)
+    config = EngineConfig(**{"max_nodes": 24, "prior_rows": 0, **settings})
+    with Engine(loaded(name, seed, eos), config, observer=observer, draft=draft) as engine:
         yield engine
     assert not engine.status().alive

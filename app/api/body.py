@@ -25,7 +25,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 async def read_body(request: Request, model: type[Model], service: Service) -> Model:
     """The validated body. Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 413 (too large), 415 (not JSON)."""
     _check_type(request)
-    raw = await _read(request, service.settings.max_body_bytes)
+    raw = await read_raw(request, service.settings.max_body_bytes)
     context = service.ready_engine().info.max_context
     if len(raw) <= INLINE_BYTES:
         return parse(raw, model, context)
@@ -60,7 +60,8 @@ def _check_type(request: Request) -> None:
         raise ApiError(415, "Compressed request bodies are not supported.", code="unsupported_media_type")
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def read_raw(request: Request, max_bytes: int) -> bytes:
+    """The body as it came. Raises ApiError 413, and 400 where the client left."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)

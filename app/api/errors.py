@@ -60,8 +60,12 @@ def model_not_found(served: str) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def unauthorized() -> ApiError:
-    message = "A valid API key is needed: send it as 'Authorization: Bearer KEY'."
+def forbidden(message: str) -> ApiError:
+    return ApiError(403, message, kind="permission_error", code="forbidden")
+
+
+def unauthorized(what: str = "A valid API key") -> ApiError:
+    message = f"{what} is needed: send it as 'Authorization: Bearer KEY'."
     headers = {"WWW-Authenticate": 'Bearer realm="racer-csd"'}
     return ApiError(401, message, kind="authentication_error", code="invalid_api_key", headers=headers)
 

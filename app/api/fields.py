@@ -74,10 +74,6 @@ CHAT_NO_EFFECT: Mapping[str, NoEffect] = {
     "top_logprobs": NoEffect((0,)),
     "web_search_options": NoEffect(),
 }
-SPECULATIVE_NO_EFFECT: Mapping[str, NoEffect] = {
-    "lambda": NoEffect(why="needs the csd verifier, which this server does not offer"),
-    "tau": NoEffect(why="needs the csd verifier, which this server does not offer"),
-}
 MESSAGE_NO_EFFECT: Mapping[str, NoEffect] = {  # openai-python writes these into the messages it gave out
     "annotations": NoEffect(([],)),
     "audio": NoEffect(),

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.auth import OPEN_PATHS
-from app.api.errors import server_error, unauthorized
+from app.api.errors import forbidden, server_error, unauthorized
 from app.api.service import Service
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,11 @@ ROUTES = (
     "/v1/chat/completions",
     "/tokenize",
     "/detokenize",
+    "/admin/ocm",
+    "/admin/ocm/export",
+    "/admin/ocm/import",
 )
+ADMIN = "/admin/"
 CLIENT_LEFT = 499  # nginx's number for a client that did not wait for the reply
 
 
@@ -57,7 +61,9 @@ class Gate:
         try:
             tenant = self._service.keys.tenant(_authorization(scope))
             state["tenant"] = tenant or ""
-            if tenant is None and scope["path"] not in OPEN_PATHS:
+            if scope["path"].startswith(ADMIN):
+                await self._admin(scope, receive, send_marked)
+            elif tenant is None and scope["path"] not in OPEN_PATHS:
                 await unauthorized().response()(scope, receive, send_marked)
             else:
                 await self._app(scope, receive, send_marked)
@@ -68,6 +74,16 @@ class Gate:
             await server_error().response()(scope, receive, send_marked)
         finally:
             self._service.metrics.http_reply(_route(scope["path"]), status or CLIENT_LEFT)
+
+    async def _admin(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Routes that change what the server knows: behind a key of their own, and shut without one."""
+        admin = self._service.admin_keys
+        if admin is None:
+            await forbidden("Admin routes are off: start the server with an admin_key.").response()(scope, receive, send)
+        elif admin.tenant(_authorization(scope)) is None:
+            await unauthorized("The admin key").response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 def name_request(request: Request, prefix: str) -> str:

@@ -35,6 +35,9 @@ async def ready(request: Request) -> Response:
     service = service_of(request)
     state, status, info = service.state, service.status(), service.info
     body: dict[str, Any] = {"ready": state == "ready", "state": state, "store": None}
+    if status is not None and status.store is not None:
+        store = status.store
+        body["store"] = {"state": store.state, "name": store.name, "entries": store.entries, "last_error": store.last_error}
     if status is not None:
         body |= {
             "running": status.running,
@@ -51,6 +54,8 @@ async def ready(request: Request) -> Response:
             "max_context": info.max_context,
             "drafter": info.drafter,
             "verifier": info.verifier,
+            "csd": info.csd,
+            "draft": info.draft,
             "max_nodes": info.max_nodes,
             "tree_attention": info.tree_attention,
         }

@@ -113,7 +113,8 @@ def metrics_of(ends: Sequence[Finished]) -> dict[str, Any]:
             "num_draft_tokens": stats.num_draft_tokens,
             "num_accepted_draft_tokens": stats.num_accepted_tokens,
             "tokens_by_source": {source: stats.tokens_by_source.get(source, 0) for source in SOURCE_NAMES},
-            "rescues": 0,
+            "rescues": stats.rescues,
+            "rescues_refused_by_gate": stats.refused_by_gate,
         }
     }
 
@@ -131,14 +132,21 @@ def merge(parts: Sequence[SpeculationStats]) -> SpeculationStats:
         emitted=sum(part.emitted for part in parts),
         acceptance_histogram=tuple(sum(column) for column in zip(*padded, strict=True)),
         tokens_by_source={source: sum(part.tokens_by_source.get(source, 0) for part in parts) for source in SOURCE_NAMES},
+        rescues=sum(part.rescues for part in parts),
+        refused_by_gate=sum(part.refused_by_gate for part in parts),
     )
 
 
 def trace_of(delta: Delta, codec: TextCodec) -> list[dict[str, Any]]:
     """Source of every token. text is the token on its own, so half a character shows as U+FFFD."""
     return [
-        {"token": token, "text": codec.decode([token], skip_special_tokens=False), "source": source}
-        for token, source in zip(delta.token_ids, delta.sources, strict=True)
+        {
+            "token": token,
+            "text": codec.decode([token], skip_special_tokens=False),
+            "source": source,
+            "rescued": place in delta.rescued,
+        }
+        for place, (token, source) in enumerate(zip(delta.token_ids, delta.sources, strict=True))
     ]
 
 

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from app.api.fields import CHAT_NO_EFFECT, COMPLETION_NO_EFFECT, IGNORED, IGNORED_STREAM_OPTIONS, SPECULATIVE_NO_EFFECT
+from app.api.fields import CHAT_NO_EFFECT, COMPLETION_NO_EFFECT, IGNORED, IGNORED_STREAM_OPTIONS
 from app.api.limits import MAX_MESSAGES
 from app.api.messages import Messages
 from app.api.prompts import Prompts
 from app.api.request_model import RequestModel
 from app.api.validation import refused
+from app.engine.request import DrafterName
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024  # characters
@@ -53,16 +54,34 @@ class StreamOptions(RequestModel):
 
 
 class Speculative(RequestModel):
-    """How this request drafts; every member is optional."""
+    """How this request drafts and what it accepts; every member is optional."""
 
-    no_effect = SPECULATIVE_NO_EFFECT
-
-    drafter: Literal["racer", "none"] | None = Field(default=None, description="none is plain decoding")
-    verifier: Literal["exact"] | None = Field(default=None, description="exact: the answer is that of plain decoding")
+    drafter: DrafterName | None = Field(
+        default=None, description="none is plain decoding; draft_model and hybrid need a server with a draft model"
+    )
+    verifier: Literal["exact", "csd"] | None = Field(
+        default=None, description="exact: the answer is that of plain decoding; csd: draft tokens that mean the same are kept"
+    )
+    lambda_: float | None = Field(
+        default=None, alias="lambda", ge=0.0, description="csd: times a pair must have diverged before it is rescued, exclusive"
+    )
+    tau: float | None = Field(
+        default=None, gt=0.0, le=1.0, description="csd: least probability of a rescued token, as a share of the target's token"
+    )
+    rule: Literal["both", "ocm", "scg"] | None = Field(
+        default=None, description="csd: memory and gate, the memory alone, or the gate alone"
+    )
     max_nodes: int | None = Field(
         default=None, ge=1, description="Nodes of a draft tree, root included; the server sets the maximum"
     )
     trace: bool = Field(default=False, description="Report the source of every token")
+
+    @model_validator(mode="after")
+    def _exact_rescues_nothing(self) -> Speculative:
+        for name in ("lambda", "tau", "rule") if self.verifier == "exact" else ():
+            if getattr(self, "lambda_" if name == "lambda" else name) is not None:
+                raise refused("needs the verifier csd", name)
+        return self
 
 
 class GenerationBody(RequestModel):

@@ -40,6 +40,8 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         self.keys = KeyRing(settings.keys)
+        admin = settings.admin_key
+        self.admin_keys = None if admin is None else KeyRing([admin.get_secret_value()])
         self.created = int(time.time())
         self.text_work = CapacityLimiter(TEXT_WORKERS)
         self.load_error: Exception | None = None

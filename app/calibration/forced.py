@@ -7,7 +7,7 @@ of both modes in docs/csd.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +41,7 @@ class ForcedReader:
         """shared: ids below it mean the same in both vocabularies. chunk: rows of one pass."""
         self._target, self._draft, self._shared, self._chunk = target, draft, shared, chunk
 
-    def read(self, texts: Sequence[Text]) -> Iterator[Reading]:
+    def read(self, texts: Iterable[Text]) -> Iterator[Reading]:
         """One reading per text, in order, as passes are done."""
         group: list[Text] = []
         for text in texts:

@@ -26,9 +26,15 @@ class Item:
     text: str | None
 
 
-def read_items(paths: Sequence[Path], limit: int | None = None) -> list[Item]:
-    """The pieces of all files, in order, at most `limit`, taken from the files in turn. Raises CalibrationDataError."""
-    groups = [list(_read(path)) for path in paths]
+def read_items(paths: Sequence[Path], limit: int | None = None, part: tuple[float, float] = (0.0, 1.0)) -> list[Item]:
+    """The pieces of all files, in order, at most `limit`, taken from the files in turn. Raises CalibrationDataError.
+
+    part: fractions of each file between which its pieces are taken.
+    """
+    groups = []
+    for path in paths:
+        whole = list(_read(path))
+        groups.append(whole[round(part[0] * len(whole)) : round(part[1] * len(whole))])
     keys = [item.key for group in groups for item in group]
     if len(set(keys)) != len(keys):
         raise CalibrationDataError("two of the files have the same name and hold the same places; rename one")

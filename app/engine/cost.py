@@ -6,12 +6,14 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from app.engine.decoder import Decoder, successors
+from app.engine.draft_model import DraftModel
 from app.engine.loading import LoadedModel
 from app.engine.target import Rows, SessionCache
 from racer.budget import CostCurve
@@ -20,6 +22,7 @@ from racer.tree import DraftTree
 logger = logging.getLogger(__name__)
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
 CONTEXT = 256  # tokens of committed context while measuring
 ROUNDS = 5
 PATIENCE = 20.0  # seconds after which the sizes that are measured must do
@@ -28,7 +31,8 @@ PATIENCE = 20.0  # seconds after which the sizes that are measured must do
 class ModelMemory:
     """Files that keep what was measured of one model on one machine."""
 
-    def __init__(self, cache: Path, loaded: LoadedModel) -> None:
+    def __init__(self, cache: Path, loaded: LoadedModel, *, drafts: bool = False) -> None:
+        """drafts: whether it serves as a draft model, for which fewer sizes are measured."""
         device = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else _processor()
         parameters = list(loaded.model.parameters())
         content = hashlib.sha256(repr([tuple(parameter.shape) for parameter in parameters]).encode())
@@ -36,7 +40,7 @@ class ModelMemory:
             content.update(repr(parameter.detach().flatten()[:8].float().tolist()).encode())
         model = f"{type(loaded.model).__name__}-{content.hexdigest()[:16]}-{str(loaded.dtype).removeprefix('torch.')}"
         machine = hashlib.sha256(repr((device, torch.get_num_threads(), torch.__version__)).encode()).hexdigest()[:12]
-        self._path = cache / "measured" / f"{model}-{machine}.json"
+        self._path = cache / "measured" / f"{model}-{machine}{'-draft' if drafts else ''}.json"
         self.prior_path = cache / "measured" / f"{model}.npz"
 
     def load(self) -> CostCurve | None:
@@ -58,19 +62,19 @@ class ModelMemory:
             logger.warning("the cost curve could not be kept: %s", error)
 
 
-def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = None) -> CostCurve:
+def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = None, sizes: Sequence[int] = SIZES) -> CostCurve:
     """T(n) from the memory, or by running steps of each size, in turn so that a slow moment hits all of them alike."""
     kept = memory.load() if memory is not None else None
     if kept is not None:
         return kept
     length = max(1, min(CONTEXT, max_context - 2))
-    cache = decoder.target.open(length + SIZES[-1])
+    cache = decoder.target.open(length + sizes[-1])
     decoder.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
     cache.commit(list(range(length)))
     started = time.monotonic()
-    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
     for round_number in range(ROUNDS + 1):
-        for size in SIZES:
+        for size in sizes:
             late = time.monotonic() - started > PATIENCE
             if late and times[size]:
                 continue
@@ -79,12 +83,18 @@ def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = Non
                 times[size].append(seconds)
         if time.monotonic() - started > PATIENCE and all(times.values()):
             break
-    sizes = [size for size in SIZES if times[size]]  # of each the least time: whatever else runs here only adds
-    curve = CostCurve(sizes, [min(times[size]) for size in sizes])
-    logger.info("a step costs %s", ", ".join(f"{1e3 * s:.1f} ms for {n}" for n, s in zip(sizes, curve.seconds, strict=True)))
+    done = [size for size in sizes if times[size]]
+    curve = CostCurve(done, [min(times[size]) for size in done])  # the least time: whatever else runs here only adds
+    logger.info("a step costs %s", ", ".join(f"{1e3 * s:.1f} ms for {n}" for n, s in zip(done, curve.seconds, strict=True)))
     if memory is not None:
         memory.save(curve)
     return curve
+
+
+def measure_draft(draft: DraftModel, memory: ModelMemory | None = None) -> CostCurve:
+    """What a forward of the draft model costs."""
+    decoder = Decoder(draft.packed, vocab_size=draft.shared.size, top_k=1, prefill_chunk=draft.prefill_chunk)
+    return measure(decoder, draft.max_context, memory, DRAFT_SIZES)
 
 
 def _one_step(decoder: Decoder, cache: SessionCache, size: int) -> float:

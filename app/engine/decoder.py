@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,11 +12,14 @@ import numpy as np
 import torch
 
 from app.engine.choose import choose, is_greedy
+from app.engine.draft_model import DraftModel
+from app.engine.drafting import Draft, Drafting
 from app.engine.events import PHASES, SOURCE_NAMES, StepRecord
 from app.engine.session import Session, Stage
 from app.engine.target import Rows, Target
-from csd.verify import Walk, walk_exact
-from racer.budget import CostCurve, share_budget
+from csd.memory import CorrectionMemory
+from csd.verify import Walk, walk_csd, walk_exact
+from racer.budget import CostCurve
 from racer.drafter import Drafter
 from racer.tree import DraftTree, Source
 
@@ -65,7 +68,14 @@ class Decoder:
     """Runs the target for sessions; knows nothing of queues and threads."""
 
     def __init__(
-        self, target: Target, *, vocab_size: int, top_k: int, prefill_chunk: int, curve: CostCurve | None = None
+        self,
+        target: Target,
+        *,
+        vocab_size: int,
+        top_k: int,
+        prefill_chunk: int,
+        curve: CostCurve | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
         """vocab_size: ids that may be emitted; rows of a padded vocabulary behind it never are.
 
@@ -77,6 +87,16 @@ class Decoder:
         self.prefill_chunk = prefill_chunk
         self.curve = curve
         self.refine = True  # let each step correct the curve
+        self.draft = draft
+        self._drafting = Drafting(draft)
+        self.corrections: CorrectionMemory | None = None
+        self.listener: Callable[[Walk, list[float]], None] | None = None  # hears of exact walks and their logit gaps
+
+    def open(self, session: Session) -> None:
+        """Give a session the room it needs."""
+        session.cache = self.target.open(session.reserved)
+        if self.draft is not None and session.asks_draft_model:
+            session.draft = self.draft.open(session.request.prompt_ids, session.reserved)
 
     def prefill(self, session: Session) -> None:
         """Run the next chunk of the prompt; with the last one the first token of the answer is emitted."""
@@ -91,6 +111,8 @@ class Decoder:
         session.prefilled += len(chunk)
         tokens = np.asarray(chunk, np.int64)
         drafter.observe(tokens)
+        if self.draft is not None and session.draft is not None:
+            self.draft.prefill(session.draft, chunk)
         if drafter.learns:
             top = successors(logits, self.top_k, probabilities=True)
             first = session.prefilled - len(chunk)
@@ -111,18 +133,23 @@ class Decoder:
         """One verify step for each session; raises what the model raises, with no session changed."""
         watch = Stopwatch()
         with watch.phase("draft"):
-            trees = self._draft(sessions)
+            drafts = self._drafting.draft(sessions, self.curve if self.target.trees else None)
+            trees = [draft.proposal.tree for draft in drafts]
         with watch.phase("forward"):
             logits = self._verify(sessions, trees)
         with watch.phase("walk"):
             learning = any(_drafter(session).learns for session in sessions)
             top = successors(logits, self.top_k, probabilities=learning)
             walks = self._walk(sessions, trees, logits, top)
-        accepted, start = [], 0
+            self._remember(trees, walks, logits)
+        accepted, start, rescues = [], 0, 0
         by_source = [0] * len(SOURCE_NAMES)
-        for session, tree, walk in zip(sessions, trees, walks, strict=True):
+        for session, draft, walk in zip(sessions, drafts, walks, strict=True):
+            tree = draft.proposal.tree
             with watch.phase("commit"):
-                kept = session.emit(walk.tokens, walk.sources)
+                kept = session.emit(walk.tokens, walk.sources, walk.rescued)
+                session.counts.refused_by_gate += walk.refused_by_gate
+                rescues += sum(place < kept for place in walk.rescued)
                 path = walk.path[:kept]  # the root and the kept drafts but the last emitted token, which is the next root
                 assert session.cache is not None
                 session.cache.commit(list(path))
@@ -131,7 +158,7 @@ class Decoder:
                 for source in (*walk.sources[: kept - 1], Source.TARGET):
                     by_source[source] += 1
             with watch.phase("learn"):
-                self._learn(session, tree, walk, kept, top, start)
+                self._learn(session, draft, walk, kept, top, start)
             start += len(tree)
         if self.curve is not None and self.refine:
             self.curve.observe(start, sum(watch.seconds.values()) - watch.seconds["draft"])
@@ -143,26 +170,10 @@ class Decoder:
             accepted_lengths=tuple(accepted),
             emitted_by_source=dict(zip(SOURCE_NAMES, by_source, strict=True)),
             phase_seconds=watch.seconds,
+            rescues=rescues,
+            nominated=sum(walk.nominated for walk in walks),
+            refused_by_gate=sum(walk.refused_by_gate for walk in walks),
         )
-
-    def _draft(self, sessions: Sequence[Session]) -> list[DraftTree]:
-        """A tree for each session, those of controlled sessions cut to what pays for all of them together."""
-        controlled = [index for index, session in enumerate(sessions) if session.controlled and self.curve is not None]
-        floor = 0.0
-        if controlled and self.curve is not None:
-            floor = self.curve.floor(len(sessions), max(sessions[index].budget for index in controlled))
-        trees = [self._tree(session, floor if session.controlled else 0.0) for session in sessions]
-        if controlled and self.curve is not None:
-            fixed = sum(map(len, trees)) - sum(len(trees[index]) for index in controlled)
-            shares = share_budget([trees[index].confidence for index in controlled], self.curve, fixed)
-            for index, nodes in zip(controlled, shares, strict=True):
-                trees[index] = trees[index].first(nodes)
-        return trees
-
-    def _tree(self, session: Session, floor: float) -> DraftTree:
-        if session.budget == 1 or session.max_depth <= 0 or not self.target.trees:
-            return DraftTree.root_only(session.output[-1])
-        return _drafter(session).propose(session.budget, session.max_depth, floor)
 
     def _verify(self, sessions: Sequence[Session], trees: Sequence[DraftTree]) -> torch.Tensor:
         rows = []
@@ -171,19 +182,41 @@ class Decoder:
             rows.append(Rows.of_tree(session.cache, tree))
         return self.target.forward(rows)[:, : self.vocab_size]
 
-    @staticmethod
-    def _walk(sessions: Sequence[Session], trees: Sequence[DraftTree], logits: torch.Tensor, top: Successors) -> list[Walk]:
+    def _walk(
+        self, sessions: Sequence[Session], trees: Sequence[DraftTree], logits: torch.Tensor, top: Successors
+    ) -> list[Walk]:
         greedy = top.ids[:, 0].tolist()
         walks, start = [], 0
         for session, tree in zip(sessions, trees, strict=True):
-            walks.append(walk_exact(tree, _Chooser(session, logits, greedy, start)))
+            chooser = _Chooser(session, logits, greedy, start)
+            if session.rule is None or len(tree) == 1:
+                walks.append(walk_exact(tree, chooser, record=self.corrections is not None and len(tree) > 1))
+            else:
+                walks.append(
+                    walk_csd(
+                        tree, chooser, chooser.logits_of, session.rule, self.corrections, session.protected, chooser.likeliest
+                    )
+                )
             start += len(tree)
         return walks
 
-    @staticmethod
-    def _learn(session: Session, tree: DraftTree, walk: Walk, kept: int, top: Successors, start: int) -> None:
-        drafter = _drafter(session)
-        drafter.judge(len(tree), walk.path[:kept], walk.tokens[kept - 1])
+    def _remember(self, trees: Sequence[DraftTree], walks: Sequence[Walk], logits: torch.Tensor) -> None:
+        """Tell the correction memory, and a listener, what diverged."""
+        if self.corrections is None:
+            return
+        start = 0
+        for tree, walk in zip(trees, walks, strict=True):
+            for draft, target in walk.divergences:
+                self.corrections.record(draft, target)
+            if self.listener is not None:
+                row = logits[start + walk.path[-1]]  # where an exact walk ends, and all it can have diverged at
+                gaps = [float(row[draft] - row[target]) for draft, target in walk.divergences]
+                self.listener(walk, gaps)
+            start += len(tree)
+
+    def _learn(self, session: Session, draft: Draft, walk: Walk, kept: int, top: Successors, start: int) -> None:
+        drafter, tree = _drafter(session), draft.proposal.tree
+        self._drafting.judge(session, draft, walk.path[:kept], walk.tokens[:kept])
         before_root = session.token_before_last(kept)
         drafter.observe(np.asarray(walk.tokens[:kept], np.int64))
         if not drafter.learns:
@@ -210,6 +243,14 @@ class _Chooser:
             return self.greedy[self.start + node]
         position = len(session.output) + emitted
         return choose(self.logits[self.start + node], session.request.sampling, session.seed, position)
+
+    def logits_of(self, node: int, tokens: Sequence[int]) -> list[float]:
+        """The target's raw logits of a few tokens after a node."""
+        values: list[float] = self.logits[self.start + node, list(tokens)].float().tolist()
+        return values
+
+    def likeliest(self, node: int) -> int:
+        return self.greedy[self.start + node]
 
 
 def _drafter(session: Session) -> Drafter:

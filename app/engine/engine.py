@@ -5,27 +5,39 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
 import torch
 
-from app.engine.cost import ModelMemory, measure
+from app.engine.correction import Corrections, CsdConfig, table_fingerprint
+from app.engine.cost import ModelMemory, measure, measure_draft
 from app.engine.decoder import Decoder
 from app.engine.device import choose_threads
+from app.engine.draft_model import DraftModel, build_draft
 from app.engine.errors import ContextLengthExceeded, EngineClosed, InvalidRequest, ModelLoadError
 from app.engine.events import Delta, EngineObserver, Event, EventSink, Failed, Finished
 from app.engine.interface import EngineStatus, ModelInfo
 from app.engine.loading import LoadedModel, load_model
 from app.engine.model_cache import cache_directory
 from app.engine.prior import PriorRows
-from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.request import (
+    DrafterName,
+    GenerationRequest,
+    SamplingParams,
+    SpeculationParams,
+    StopParams,
+    VerifierName,
+)
 from app.engine.selfcheck import build_target
 from app.engine.session import Session
+from app.engine.target import PackedTarget, Target
 from app.engine.tenants import Tenants
 from app.engine.worker import Worker
+from csd.verify import Walk
 from racer.auto import Shared
 from racer.budget import CostCurve
 from racer.drafter import Drafter, NullDrafter, RacerConfig
@@ -33,6 +45,7 @@ from racer.factory import new_drafter, warm_up
 
 logger = logging.getLogger(__name__)
 
+NEED_DRAFT = ("draft_model", "hybrid")  # drafters that are nothing without a draft model
 LOGIT_ELEMENTS = 1 << 26  # rows x vocabulary that one prefill chunk may bring into being
 
 
@@ -45,13 +58,17 @@ class EngineConfig:
     max_queued: int = 64
     drafter: DrafterName = "racer"
     max_nodes: int = 64
+    gamma: int = 6  # tokens that the draft model writes ahead where a request fixes its budget
     prefill_chunk: int = 256
     warm_start: bool = True
     kv_memory_fraction: float = 0.3  # of the memory that is free after loading
     self_check: bool = True
     prior_rows: int = 32_768  # tokens whose successors are worked out while idle; 0: none
     cost_curve: tuple[tuple[int, float], ...] = ()  # (rows, seconds) in place of a measurement; then nothing corrects it
+    draft_curve: tuple[tuple[int, float], ...] = ()  # the same of the draft model
     racer: RacerConfig = field(default_factory=RacerConfig)
+    verifier: VerifierName = "exact"
+    csd: CsdConfig = field(default_factory=CsdConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +102,16 @@ class Engine:
         name: str | None = None,
         observer: EngineObserver | None = None,
         memory: ModelMemory | None = None,
+        draft: LoadedModel | None = None,
+        draft_memory: ModelMemory | None = None,
     ) -> None:
-        """memory: where the measured cost curve is kept from one start to the next."""
+        """memory, draft_memory: where the measured cost curves are kept from one start to the next.
+
+        draft: a small model of the target's vocabulary. Raises ModelLoadError if it does not fit.
+        """
+        _check_drafter(config, draft is not None)
+        if config.verifier == "csd" and not config.csd.allowed:
+            raise ModelLoadError("The verifier csd must be allowed: set allow_csd.")
         self.config = config
         self.codec = loaded.codec
         model = loaded.model
@@ -98,7 +123,12 @@ class Engine:
             limit = config.max_context
         target, reason = build_target(model, limit, check=config.self_check)
         self.fallback_reason = reason
-        kv_tokens = _kv_tokens(target.bytes_per_token, loaded.device, config.kv_memory_fraction)
+        chunk = max(1, min(config.prefill_chunk, LOGIT_ELEMENTS // vocab_size))
+        self._draft: DraftModel | None = None
+        if draft is not None and isinstance(target, PackedTarget):
+            self._draft = build_draft(loaded, draft, target, max_context=limit, prefill_chunk=chunk, check=config.self_check)
+        token_bytes = target.bytes_per_token + (self._draft.bytes_per_token if self._draft else 0)
+        kv_tokens = _kv_tokens(token_bytes, loaded.device, config.kv_memory_fraction)
         max_context = min(limit, kv_tokens - config.max_nodes)
         if max_context < 1:
             raise ModelLoadError("no memory for a KV cache: raise kv_memory_fraction or choose a smaller model")
@@ -106,14 +136,21 @@ class Engine:
             logger.warning("the context is cut from %d to %d tokens: more KV does not fit the budget", limit, max_context)
         self._tenants = Tenants(config.racer, enabled=config.warm_start)
         self._shared = Shared()
-        chunk = max(1, min(config.prefill_chunk, LOGIT_ELEMENTS // vocab_size))
-        decoder = Decoder(target, vocab_size=vocab_size, top_k=min(config.racer.breadth, vocab_size), prefill_chunk=chunk)
+        self._shared_csd = Shared()  # csd accepts more of the same candidates: what it teaches stays apart
+        decoder = Decoder(
+            target,
+            vocab_size=vocab_size,
+            top_k=min(config.racer.breadth, vocab_size),
+            prefill_chunk=chunk,
+            draft=self._draft,
+        )
         self._decoder = decoder
         if target.trees:
-            decoder.curve = (
-                CostCurve(*zip(*config.cost_curve, strict=True)) if config.cost_curve else measure(decoder, max_context, memory)
-            )
-            decoder.refine = not config.cost_curve
+            fixed = _curve(config.cost_curve)
+            decoder.curve, decoder.refine = fixed or measure(decoder, max_context, memory), fixed is None
+        if self._draft is not None:
+            fixed = _curve(config.draft_curve)
+            self._draft.curve, self._draft.refine = fixed or measure_draft(self._draft, draft_memory), fixed is None
         self.info = ModelInfo(
             name=name or loaded.name,
             architecture=type(model).__name__,
@@ -125,16 +162,18 @@ class Engine:
             max_context=max_context,
             tree_attention=target.trees,
             drafter=config.drafter if target.trees else "none",
-            verifier="exact",
+            verifier=config.verifier if target.trees else "exact",
             max_nodes=config.max_nodes,
+            draft=self._draft.name if self._draft else None,
+            csd=config.csd.allowed and target.trees,
         )
-        self._prior: PriorRows | None = None
-        if target.trees and config.prior_rows > 0 and config.racer.policy == "auto":
-            start = loaded.codec.tokenizer.bos_token_id
-            path = memory.prior_path if memory is not None else None
-            self._prior = PriorRows(
-                decoder, self._shared, min(loaded.eos_ids, default=0) if start is None else start, config.prior_rows, path
-            )
+        self._prior = self._new_prior(loaded, memory) if target.trees else None
+        self.corrections: Corrections | None = None
+        if self.info.csd:
+            self.corrections = Corrections(config.csd, table_fingerprint(loaded, draft))
+            decoder.corrections = self.corrections.memory
+            self.corrections.start()
+        self._protected = frozenset(loaded.eos_ids) | frozenset(loaded.codec.tokenizer.all_special_ids)
         self._worker = Worker(
             decoder,
             self._new_drafter,
@@ -155,6 +194,7 @@ class Engine:
         target: str,
         config: EngineConfig | None = None,
         *,
+        draft: str | None = None,
         dtype: str = "auto",
         device: str = "auto",
         threads: int | None = None,
@@ -163,11 +203,24 @@ class Engine:
         served_name: str | None = None,
         observer: EngineObserver | None = None,
     ) -> Engine:
-        """Load a hub id, a directory, a .gguf file or a built-in name. Raises ModelLoadError, which says what to do."""
+        """Load a hub id, a directory, a .gguf file or a built-in name. Raises ModelLoadError, which says what to do.
+
+        draft: a smaller model of the target's vocabulary, named the same way.
+        """
+        _check_drafter(config or EngineConfig(), draft is not None)
         choose_threads(threads)
         loaded = load_model(target, dtype=dtype, device=device, cache_dir=cache_dir, chat_template=chat_template)
-        memory = ModelMemory(cache_directory(cache_dir), loaded)
-        return cls(loaded, config or EngineConfig(), name=served_name, observer=observer, memory=memory)
+        cache = cache_directory(cache_dir)
+        small = load_model(draft, dtype=dtype, device=device, cache_dir=cache_dir) if draft is not None else None
+        return cls(
+            loaded,
+            config or EngineConfig(),
+            name=served_name,
+            observer=observer,
+            memory=ModelMemory(cache, loaded),
+            draft=small,
+            draft_memory=None if small is None else ModelMemory(cache, small, drafts=True),
+        )
 
     # -- what the API uses -----------------------------------------------------------------------------------------------
 
@@ -190,6 +243,9 @@ class Engine:
         request = replace(request, speculation=speculation)
         budget = 1 if speculation.drafter == "none" else speculation.max_nodes or 1
         session = Session(request, _guarded(sink), self.codec, budget, room - prompt if wanted is None else wanted)
+        if speculation.verifier == "csd" and self.corrections is not None:
+            session.rule = self.corrections.rule(speculation)
+            session.protected = self._protected.union(request.stopping.stop_token_ids)
         self._worker.submit(session)
         return Handle(self._worker, session)
 
@@ -211,6 +267,7 @@ class Engine:
             heartbeat_age=time.monotonic() - worker.heartbeat,
             alive=worker.alive,
             ready=self._ready and worker.accepting,
+            store=None if self.corrections is None else self.corrections.status,
         )
 
     def drain(self) -> None:
@@ -218,6 +275,8 @@ class Engine:
 
     def close(self, grace: float = 0.0) -> None:
         self._worker.close(grace)
+        if self.corrections is not None:
+            self.corrections.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -230,6 +289,24 @@ class Engine:
         """(rows, seconds) of a step as measured and corrected so far; None where only plain decoding runs."""
         curve = self._decoder.curve
         return None if curve is None else list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
+
+    def both_models(self) -> tuple[Target, Target, int]:
+        """Target, draft model, and the number of ids that mean the same in both: for offline reading, while nothing runs.
+
+        Without a draft model the target stands for both.
+        """
+        if self._draft is None:
+            return self._decoder.target, self._decoder.target, self.info.vocab_size
+        return self._decoder.target, self._draft.packed, self._draft.shared.size
+
+    @contextmanager
+    def listening(self, listener: Callable[[Walk, list[float]], None]) -> Iterator[None]:
+        """Let `listener` hear of every exact walk and the logit gaps of its divergences, on the worker thread."""
+        self._decoder.listener = listener
+        try:
+            yield
+        finally:
+            self._decoder.listener = None
 
     def settle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to prepare in idle time (app.engine.prior); False if `timeout` seconds were too few."""
@@ -293,21 +370,50 @@ class Engine:
 
     def _resolve(self, asked: SpeculationParams) -> SpeculationParams:
         """Fill the server's defaults in; a model without tree attention drafts nothing."""
-        drafter = asked.drafter or self.info.drafter
+        drafter: DrafterName = asked.drafter or self.config.drafter
         if not self.info.tree_attention:
             drafter = "none"
         nodes = self.info.max_nodes if asked.max_nodes is None else asked.max_nodes
         if not 1 <= nodes <= self.info.max_nodes:
             raise InvalidRequest(f"max_nodes must lie in 1 to {self.info.max_nodes}.", "speculative.max_nodes")
+        if drafter in NEED_DRAFT and self._draft is None:
+            raise InvalidRequest(f"The drafter {drafter} needs a draft model, and none is loaded.", "speculative.drafter")
         policy = asked.policy or self.config.racer.policy
-        name: DrafterName = "none" if drafter == "none" else "racer"
-        return replace(asked, drafter=name, verifier="exact", max_nodes=nodes, policy=policy)
+        if drafter == "hybrid":
+            if asked.policy not in (None, "auto"):
+                raise InvalidRequest("The drafter hybrid takes the policy auto alone.", "speculative.policy")
+            policy = "auto"
+        gamma = self.config.gamma if asked.gamma is None else asked.gamma
+        if gamma < 1:
+            raise InvalidRequest("gamma must be at least 1.", "speculative.gamma")
+        verifier = self._verifier(asked)
+        return replace(asked, drafter=drafter, verifier=verifier, max_nodes=nodes, policy=policy, gamma=gamma)
+
+    def _verifier(self, asked: SpeculationParams) -> VerifierName:
+        """Exact wherever nothing else is asked for and allowed."""
+        verifier: VerifierName = asked.verifier or self.config.verifier
+        if verifier == "csd" and not self.config.csd.allowed:
+            raise InvalidRequest("This server does not allow the verifier csd.", "speculative.verifier")
+        for name, value in (("lambda", asked.lambda_), ("tau", asked.tau), ("rule", asked.rule)):
+            if value is not None and verifier != "csd":
+                raise InvalidRequest(f"{name} needs the verifier csd.", f"speculative.{name}")
+        return verifier if self.info.tree_attention else "exact"
 
     def _new_drafter(self, session: Session) -> Drafter:
-        if session.request.speculation.drafter == "none":
+        speculation = session.request.speculation
+        if speculation.drafter in ("none", "draft_model"):
             return NullDrafter()
-        policy = session.request.speculation.policy or self.config.racer.policy
-        return new_drafter(policy, self.config.racer, self._tenants.layer(session.request.tenant), self._shared)
+        policy = speculation.policy or self.config.racer.policy
+        shared = self._shared if session.rule is None else self._shared_csd
+        return new_drafter(policy, self.config.racer, self._tenants.layer(session.request.tenant), shared)
+
+    def _new_prior(self, loaded: LoadedModel, memory: ModelMemory | None) -> PriorRows | None:
+        if self.config.prior_rows == 0 or (self.config.racer.policy != "auto" and self.config.drafter != "hybrid"):
+            return None
+        start = loaded.codec.tokenizer.bos_token_id
+        first = min(loaded.eos_ids, default=0) if start is None else start
+        path = memory.prior_path if memory is not None else None
+        return PriorRows(self._decoder, self._shared, first, self.config.prior_rows, path)
 
     def _idle(self) -> bool:
         """Called by the worker when nothing runs; True if there is more to do."""
@@ -325,6 +431,17 @@ class Engine:
             self.close()
             raise ModelLoadError(f"the model loads but cannot produce a token: {error}") from error
         self._ready = True
+
+
+def _curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
+    return CostCurve([rows for rows, _ in points], [seconds for _, seconds in points]) if points else None
+
+
+def _check_drafter(config: EngineConfig, drafts: bool) -> None:
+    if config.drafter in NEED_DRAFT and not drafts:
+        raise ModelLoadError(f"The drafter {config.drafter} needs a draft model: name one (--draft, RACER_DRAFT).")
+    if config.gamma < 1:
+        raise ModelLoadError("gamma must be at least 1.")
 
 
 def _collect(events: Iterator[Delta | Finished]) -> Completion:

@@ -24,6 +24,8 @@ class SpeculationStats:
     emitted: int
     acceptance_histogram: tuple[int, ...]  # [a] = verify steps that kept a draft tokens
     tokens_by_source: dict[str, int]  # keys: SOURCE_NAMES
+    rescues: int = 0  # accepted tokens that CSD kept in place of the target's
+    refused_by_gate: int = 0  # draft tokens that the memory nominated and the target's logits did not admit
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -42,6 +44,7 @@ class Delta:
     token_ids: tuple[int, ...]
     text: str
     sources: tuple[SourceName, ...]
+    rescued: tuple[int, ...] = ()  # places in token_ids that CSD rescued
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ class StepRecord:
     accepted_lengths: tuple[int, ...]  # per session: draft tokens kept
     emitted_by_source: dict[str, int]
     phase_seconds: dict[str, float] = field(default_factory=dict)  # keys: PHASES
+    rescues: int = 0
+    nominated: int = 0  # draft tokens that the memory, or a rule without one, put forward
+    refused_by_gate: int = 0
 
 
 class EngineObserver(Protocol):

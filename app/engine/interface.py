@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from app.engine.events import EngineObserver, EventSink
 from app.engine.request import GenerationRequest
 from app.text.codec import TextCodec
+
+if TYPE_CHECKING:
+    from app.engine.correction import Corrections
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,24 @@ class ModelInfo:
     drafter: str  # server default
     verifier: str
     max_nodes: int  # the largest budget a request may ask for, and the default
+    draft: str | None = None  # name of the draft model, where one is loaded
+    csd: bool = False  # whether requests may ask for the csd verifier
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """The correction memory and its store, as an operator sees them.
+
+    state: ok, degraded (serving goes on, nothing is learnt from the store or kept in it) or off. errors: failed exchanges by
+    kind. last_error holds no secret.
+    """
+
+    state: Literal["ok", "degraded", "off"] = "off"
+    name: str = "none"
+    entries: int = 0
+    acknowledged: int = 0  # increments that the store confirmed
+    errors: dict[str, int] = field(default_factory=dict)
+    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +59,7 @@ class EngineStatus:
     heartbeat_age: float  # seconds since the worker last went round its loop (it does so at least once a second)
     alive: bool  # the worker thread runs
     ready: bool  # the model produced a token, and the engine accepts work
+    store: StoreStatus | None = None  # None where csd is not allowed: there is no memory then
 
 
 class GenerationHandle(Protocol):
@@ -51,6 +73,10 @@ class EngineInterface(Protocol):
     info: ModelInfo
     codec: TextCodec
     observer: EngineObserver | None
+
+    @property
+    def corrections(self) -> Corrections | None:
+        """The correction memory; None where csd is not allowed."""
 
     def submit(self, request: GenerationRequest, sink: EventSink) -> GenerationHandle:
         """Queue a generation; events arrive on the worker thread, the last is Finished or Failed.

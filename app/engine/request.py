@@ -7,8 +7,9 @@ from typing import Literal
 
 from racer.drafter import Policy
 
-DrafterName = Literal["racer", "none"]
-VerifierName = Literal["exact"]
+DrafterName = Literal["racer", "draft_model", "hybrid", "none"]
+VerifierName = Literal["exact", "csd"]
+RuleName = Literal["both", "ocm", "scg", "static"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,9 @@ class StopParams:
 class SpeculationParams:
     """Per-request choice of drafting and acceptance; None takes the server's default.
 
-    policy: see racer.factory. fixed_budget: verify max_nodes at every step, instead of as many as pay.
+    policy: see racer.factory; hybrid takes auto alone. fixed_budget: verify max_nodes at every step, instead of as many as
+    pay. gamma: tokens that the draft model writes ahead under a fixed budget.
+    lambda_, tau, rule: of the verifier csd (app.engine.correction).
     """
 
     drafter: DrafterName | None = None
@@ -47,7 +50,11 @@ class SpeculationParams:
     max_nodes: int | None = None
     policy: Policy | None = None
     fixed_budget: bool = False
+    gamma: int | None = None
     trace: bool = False
+    lambda_: float | None = None
+    tau: float | None = None
+    rule: RuleName | None = None
 
 
 @dataclass(frozen=True, slots=True)

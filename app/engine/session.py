@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from app.engine.draft_model import DraftCache
 from app.engine.events import SOURCE_NAMES, Delta, Event, EventSink, Failed, Finished, FinishReason, SpeculationStats
 from app.engine.request import GenerationRequest
 from app.engine.target import SessionCache
 from app.text.codec import TextCodec
 from app.text.stops import StopMatcher
+from csd.gate import Rule
 from racer.drafter import Drafter
 from racer.tree import Source
 
@@ -33,6 +35,8 @@ class Counts:
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    rescues: int = 0
+    refused_by_gate: int = 0
     histogram: list[int] = field(default_factory=list)
     by_source: list[int] = field(default_factory=lambda: [0] * len(SOURCE_NAMES))
 
@@ -60,7 +64,10 @@ class Session:
         self.output: list[int] = []
         self.cache: SessionCache | None = None
         self.drafter: Drafter | None = None
+        self.draft: DraftCache | None = None
         self.counts = Counts()
+        self.rule: Rule | None = None  # of the verifier csd; None: exact
+        self.protected: frozenset[int] = frozenset()  # ids that neither are rescued nor give way
         self.submitted_at = time.monotonic()
         self._eos = frozenset() if request.stopping.ignore_eos else codec.eos_ids
         self._stop_ids = frozenset(request.stopping.stop_token_ids)
@@ -88,14 +95,20 @@ class Session:
     def controlled(self) -> bool:
         """Whether the engine decides at each step how much of the budget pays."""
         speculation = self.request.speculation
-        return speculation.policy == "auto" and not speculation.fixed_budget and self.budget > 1
+        estimates = speculation.policy == "auto" or speculation.drafter == "draft_model"
+        return estimates and not speculation.fixed_budget and self.budget > 1
+
+    @property
+    def asks_draft_model(self) -> bool:
+        """Whether its drafter is one that may use the draft model."""
+        return self.request.speculation.drafter in ("draft_model", "hybrid") and self.budget > 1
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Set once the answer is complete."""
         return self._reason
 
-    def emit(self, tokens: Sequence[int], sources: Sequence[Source]) -> int:
+    def emit(self, tokens: Sequence[int], sources: Sequence[Source], rescued: Sequence[int] = ()) -> int:
         """Append a run of tokens up to the first that ends the answer; returns how many were taken and tells the client.
 
         Cut at the earliest of EOS, stop token, completed stop string and limit, token by token. The last token of a run is
@@ -111,7 +124,9 @@ class Session:
         kept = [*sources[: taken - 1], Source.TARGET]
         for source in kept:
             self.counts.by_source[source] += 1
-        self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), tuple(SOURCE_NAMES[source] for source in kept)))
+        marks = tuple(place for place in rescued if place < taken)
+        self.counts.rescues += len(marks)
+        self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), tuple(SOURCE_NAMES[source] for source in kept), marks))
         return taken
 
     def _take(self, token: int, pieces: list[str]) -> bool:
@@ -151,6 +166,8 @@ class Session:
             emitted=len(self.output),
             acceptance_histogram=tuple(self.counts.histogram),
             tokens_by_source=dict(zip(SOURCE_NAMES, self.counts.by_source, strict=True)),
+            rescues=self.counts.rescues,
+            refused_by_gate=self.counts.refused_by_gate,
         )
 
     def end(self, event: Event) -> None:
@@ -160,6 +177,7 @@ class Session:
         self.stage = Stage.ENDED
         self.cache = None
         self.drafter = None
+        self.draft = None
         self.sink(event)
 
     def fail(self, error: Exception) -> None:

@@ -181,7 +181,7 @@ class Worker:
                 self._reserved += session.reserved
             session.stage = Stage.PREFILL
             try:
-                session.cache = self.decoder.target.open(session.reserved)
+                self.decoder.open(session)
                 session.drafter = self.new_drafter(session)
             except Exception as error:
                 self._end_failed(session, error)

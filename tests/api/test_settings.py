@@ -11,6 +11,8 @@ from app.settings import Settings, SettingsError, read_settings
 
 VALUES = {
     "target": "m",
+    "draft": "d",
+    "gamma": "4",
     "served_model_name": "n",
     "host": "::1",
     "port": "9000",

@@ -17,7 +17,9 @@ from racer.drafter import Policy
 from tests.bench.support import FLAT, plan, write_questions
 from tests.tiny import loaded
 
-OURS = [*get_args(Policy), *(f"{policy}:6" for policy in get_args(Policy))]
+DRAFTED = ["draft_model", "draft_model:4", "hybrid", "hybrid:8"]
+OURS = [*get_args(Policy), *(f"{policy}:6" for policy in get_args(Policy)), *DRAFTED]
+CONFIG = EngineConfig(max_nodes=128, cost_curve=FLAT, draft_curve=((1, 0.001), (16, 0.001)))
 PEERS = ["hf-plain", "hf-pld", "hf-assisted"]
 PROMPTS = ("abcabcabcabc", "the cat and the cat and the", "Zq")
 TOKENS = 40
@@ -26,7 +28,7 @@ TOKENS = 40
 def bench(tmp_path: Path, temperature: float) -> Iterator[Benchmark]:
     data = write_questions(tmp_path / "q.jsonl", "a")
     wanted: Plan = plan(data, ",".join([*OURS, *PEERS]), temperature=temperature, draft="tiny", seed=5)
-    with Benchmark(wanted, loaded(), loaded(seed=1), EngineConfig(max_nodes=128, cost_curve=FLAT)) as benchmark:
+    with Benchmark(wanted, loaded(), loaded(seed=1), CONFIG) as benchmark:
         yield benchmark
 
 
@@ -63,4 +65,4 @@ def _equal(benchmark: Benchmark, name: str) -> None:
         measured = benchmark._measure(mode, benchmark.engine.codec.encode(text), TOKENS, "x")
         assert measured.tokens == expected
         drafted += measured.drafted or 0
-    assert (drafted > 0) is (mode.policy is not None)
+    assert (drafted > 0) is (mode.policy is not None or mode.drafted is not None)

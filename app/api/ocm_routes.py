@@ -1,0 +1,95 @@
+"""The correction memory for operators: show, export, import, clear. Behind the admin key."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from app.api.body import read_raw
+from app.api.errors import bad_value, unavailable
+from app.api.service import service_of
+from csd.exchange import ExchangeError, read, write
+from csd.stores.base import StoreError
+
+if TYPE_CHECKING:
+    from app.engine.correction import Corrections
+
+router = APIRouter(prefix="/admin")
+T = TypeVar("T")
+NDJSON = "application/x-ndjson"
+MAX_TABLE_BYTES = 64 << 20  # a million pairs
+SHOWN = 20
+
+
+def _corrections(request: Request) -> Corrections:
+    corrections = service_of(request).ready_engine().corrections
+    if corrections is None:
+        raise bad_value("This server keeps no correction memory: start it with allow_csd.", "verifier")
+    return corrections
+
+
+async def _on_thread(work: Callable[[], T]) -> T:
+    try:
+        return await to_thread.run_sync(work)
+    except StoreError as error:
+        raise unavailable(f"The store did not do it: {error}", "store_unavailable") from error
+
+
+def _shown(corrections: Corrections, top: int) -> dict[str, Any]:
+    status = corrections.status
+    frequent = itertools.islice(corrections.memory.entries(), top)
+    entries = [{"draft": draft, "target": target, "count": count} for draft, target, count in frequent]
+    return {
+        "fingerprint": corrections.fingerprint,
+        "entries": status.entries,
+        "store": {"state": status.state, "name": status.name, "errors": status.errors, "last_error": status.last_error},
+        "most_frequent": entries,
+    }
+
+
+@router.get("/ocm", summary="The correction memory: its size, its store, and the most frequent pairs")
+async def show(request: Request) -> Response:
+    corrections = _corrections(request)
+    return JSONResponse(await _on_thread(lambda: _shown(corrections, SHOWN)))
+
+
+@router.get("/ocm/export", summary="The table as JSON lines")
+async def export(request: Request) -> Response:
+    corrections = _corrections(request)
+
+    def dump() -> bytes:
+        stream = io.BytesIO()
+        write(stream, corrections.fingerprint, corrections.memory.entries())
+        return stream.getvalue()
+
+    return Response(await _on_thread(dump), media_type=NDJSON)
+
+
+@router.post("/ocm/import", summary="Add the counts of an exported table; nothing changes if any line is wrong")
+async def import_(request: Request) -> Response:
+    corrections = _corrections(request)
+    body = await read_raw(request, MAX_TABLE_BYTES)
+
+    def add() -> int:
+        entries = read(io.BytesIO(body), corrections.fingerprint, name="body")
+        corrections.add(entries)
+        return len(entries)
+
+    try:
+        added = await _on_thread(add)
+    except ExchangeError as error:
+        raise bad_value(f"{error}.", "body") from error
+    return JSONResponse({"added": added, "entries": corrections.status.entries})
+
+
+@router.delete("/ocm", summary="Empty the table, in the store as well")
+async def clear(request: Request) -> Response:
+    corrections = _corrections(request)
+    await _on_thread(corrections.clear)
+    return JSONResponse({"entries": corrections.status.entries})

@@ -1,0 +1,127 @@
+"""The command `racer-csd calibrate`: fill a correction memory from unlabelled text."""
+
+# ruff: noqa: B008, PLC0415 - typer reads defaults; the model libraries take seconds to import
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from app.bench_cli import INTERRUPTED, fractions, spread_data
+from app.settings import SettingsError
+
+if TYPE_CHECKING:
+    from app.calibration.run import Progress
+
+
+class CalibrateGroup(TyperGroup):
+    """`--data` takes every word up to the next flag, so that a shell's *.jsonl works."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return list(super().parse_args(ctx, spread_data(args)))
+
+
+calibrate = typer.Typer(
+    name="calibrate",
+    cls=CalibrateGroup,
+    help="Count where draft model and target choose differently, for the csd verifier.",
+    invoke_without_command=True,
+    add_completion=False,
+)
+
+
+@calibrate.callback()
+def run(
+    target: str = typer.Option(help="Target model"),
+    draft: str = typer.Option(help="Draft model of the same vocabulary"),
+    data: list[Path] = typer.Option([], help="JSON lines with `turns`, `prompt` or `text` (and `answer`), or plain text files"),
+    mode: str = typer.Option("forced", help="forced: both models read the same text; rollout: decode speculatively"),
+    limit: int | None = typer.Option(None, min=1, help="Pieces of data, taken from the files in turn; all where not given"),
+    part: str = typer.Option("0:1", help="Part of each file by fractions, such as 0:0.667 for its first two thirds"),
+    max_tokens: int = typer.Option(256, min=1, help="Tokens of an answer at most (rollout, or with --generate)"),
+    gamma: int = typer.Option(6, min=1, max=64, help="Draft length (rollout)"),
+    generate: bool = typer.Option(False, "--generate", help="Forced: have the target answer questions without an answer first"),
+    store: str = typer.Option("none", help="Store to add the table to: sqlite:PATH, redis://..., none"),
+    dtype: str = typer.Option("auto", help="auto, bf16, fp16 or fp32"),
+    device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
+    threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
+    out: Path = typer.Option(Path("out/calibrate"), help="Directory of the results; a run that was cut off goes on there"),
+    fresh: bool = typer.Option(False, "--fresh", help="Drop the results that are there"),
+) -> None:
+    """Writes table.jsonl, report.json and divergences.png, and adds the table to the store."""
+    if mode not in ("forced", "rollout"):
+        raise SettingsError("--mode must be forced or rollout")
+    if not data:
+        raise SettingsError("calibrate needs text: give --data FILE")
+    from app.calibration.journal import Journal, JournalError
+    from app.calibration.plot import draw
+    from app.calibration.run import calibrate as fill
+    from app.calibration.run import summary, write_report
+    from app.calibration.texts import CalibrationDataError, read_items
+    from app.engine.correction import CsdConfig
+    from app.engine.engine import Engine, EngineConfig
+    from csd.exchange import write
+
+    try:
+        items = read_items(data, limit, fractions(part))
+        given = {"mode": mode, "target": target, "draft": draft, "max_tokens": max_tokens, "gamma": gamma, "generate": generate}
+        journal = Journal(
+            out, given | {"dtype": dtype, "data": [str(path) for path in data], "limit": limit, "part": part}, fresh=fresh
+        )
+    except (CalibrationDataError, JournalError) as error:
+        raise SettingsError(str(error)) from error
+    try:
+        config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True, store=store))
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    with Engine.from_pretrained(target, config, draft=draft, dtype=dtype, device=device, threads=threads) as engine:
+        try:
+            fill(
+                engine,
+                items,
+                mode,  # type: ignore[arg-type]
+                journal,
+                max_tokens=max_tokens,
+                gamma=gamma,
+                generate=generate,
+                report=_show,
+            )
+        except KeyboardInterrupt:
+            typer.echo(f"\nstopped; {len(journal.readings)} of {len(items)} texts are kept in {out}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        finally:
+            journal.close()
+        found = journal.divergences()
+        corrections = engine.corrections
+        assert corrections is not None
+        written = write(out / "table.jsonl", corrections.fingerprint, found.entries())
+        report = summary(found, journal, lambda ids: engine.codec.decode(ids, skip_special_tokens=False))
+        report |= {"mode": mode, "fingerprint": corrections.fingerprint, "entries": written}
+        write_report(out, report)
+        draw(found, CsdConfig().tau, out / "divergences.png")
+        corrections.add(found.entries(), journal.batch_id())
+    _print(report)
+    typer.echo(f"\n{written} pairs in {out / 'table.jsonl'}" + ("" if store == "none" else ", added to the store"))
+
+
+def _show(progress: Progress) -> None:
+    minutes, seconds = divmod(round(progress.seconds_left), 60)
+    typer.echo(
+        f"[{progress.done}/{progress.total}] {progress.events} divergences, {progress.tokens_per_s:.0f} tokens/s, "
+        f"about {minutes}:{seconds:02d} left",
+        err=True,
+    )
+
+
+def _print(report: dict[str, Any]) -> None:
+    typer.echo(
+        f"{report['events']} divergences at {report['positions']} positions of {report['texts']} texts; "
+        f"{report['pairs']} pairs, the most frequent fifth holds {100 * report['share_of_top_20_percent']:.0f} %"
+    )
+    above = ", ".join(f"{count} above {value}" for value, count in report["pairs_above_lambda"].items())
+    typer.echo(f"pairs by count: {above}")
+    for pair in report["most_frequent"]:
+        typer.echo(f"{pair['count']:6d}  {pair['draft_text']!r} for {pair['target_text']!r}, mean gap {pair['mean_gap']}")

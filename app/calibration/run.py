@@ -1,0 +1,152 @@
+"""The calibration itself: reads or decodes what is not in the journal yet, and sums up."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from app.calibration.forced import ForcedReader, Reading, Text
+from app.calibration.journal import Journal
+from app.calibration.texts import Item
+from app.engine.engine import Engine
+from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from csd.divergence import Divergences, Event
+from csd.verify import Walk
+
+Mode = Literal["rollout", "forced"]
+SHOWN = 20  # most frequent pairs in a report
+LAMBDAS = (0, 1, 2, 3, 6, 12, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """After each text: how many of how many are done, tokens a second, seconds left by the pace so far."""
+
+    done: int
+    total: int
+    events: int
+    tokens_per_s: float
+    seconds_left: float
+
+
+def calibrate(
+    engine: Engine,
+    items: Sequence[Item],
+    mode: Mode,
+    journal: Journal,
+    *,
+    max_tokens: int,
+    gamma: int,
+    generate: bool,
+    report: Callable[[Progress], None],
+) -> None:
+    """Fill the journal. KeyboardInterrupt leaves it with every text that was finished.
+
+    forced: questions without an answer are read as they are, or answered by the target first (`generate`).
+    """
+    left = [item for item in items if item.key not in journal.readings]
+    source = (
+        _forced(engine, left, max_tokens, generate=generate) if mode == "forced" else _rollout(engine, left, max_tokens, gamma)
+    )
+    before = started = time.perf_counter()
+    done = len(items) - len(left)
+    events = journal.divergences().events
+    for reading, tokens in source:
+        now = time.perf_counter()
+        journal.add(reading, round(now - before, 4), tokens)
+        before = now
+        done += 1
+        events += len(reading.events)
+        pace = (now - started) / (done - (len(items) - len(left)))
+        rate = journal.tokens / journal.seconds if journal.seconds else 0.0
+        report(Progress(done, len(items), events, rate, pace * (len(items) - done)))
+
+
+def _forced(engine: Engine, items: Sequence[Item], max_tokens: int, *, generate: bool) -> Iterator[tuple[Reading, int]]:
+    target, draft, shared = engine.both_models()
+    reader = ForcedReader(target, draft, shared=shared, chunk=engine.config.prefill_chunk)
+    texts = (_text(engine, item, max_tokens, generate=generate) for item in items)
+    sizes: dict[str, int] = {}
+
+    def known() -> Iterator[Text]:
+        for text in texts:
+            sizes[text.key] = len(text.tokens)
+            yield text
+
+    for reading in reader.read(known()):
+        yield reading, sizes[reading.key]
+
+
+def _text(engine: Engine, item: Item, max_tokens: int, *, generate: bool) -> Text:
+    """A corpus text, or a chat whose answer is compared; a question alone is compared whole. Cut to the context."""
+    room = engine.info.max_context
+    if item.prompt is None:
+        return Text(item.key, tuple(engine.codec.encode(item.text or "")[:room]), 1)
+    prompt = tuple(engine.codec.encode_chat([{"role": "user", "content": item.prompt}]))[:room]
+    if item.text is not None:
+        answer = tuple(engine.codec.encode(item.text, False))
+    elif generate:
+        answer = engine.generate(_request(prompt, min(max_tokens, room - len(prompt)), SpeculationParams("racer"))).token_ids
+    else:
+        return Text(item.key, prompt, 1)
+    return Text(item.key, (prompt + answer)[:room], len(prompt))
+
+
+def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int) -> Iterator[tuple[Reading, int]]:
+    speculation = SpeculationParams("draft_model", max_nodes=gamma + 1, fixed_budget=True)
+    for item in items:
+        text = item.prompt if item.prompt is not None else item.text or ""
+        prompt = tuple(engine.codec.encode_chat([{"role": "user", "content": text}]))
+        room = engine.info.max_context - len(prompt)
+        if room < 1:
+            yield Reading(item.key, 0, ()), 0
+            continue
+        events: list[Event] = []
+        agreed: list[int] = []
+
+        def hear(walk: Walk, gaps: list[float], events: list[Event] = events, agreed: list[int] = agreed) -> None:
+            events.extend(Event(d, t, gap) for (d, t), gap in zip(walk.divergences, gaps, strict=True))
+            agreed.extend(walk.agreements)
+
+        with engine.listening(hear):
+            answer = engine.generate(_request(prompt, min(max_tokens, room), speculation))
+        yield Reading(item.key, len(agreed) + len(events), tuple(events)), len(answer.token_ids)
+
+
+def _request(prompt: tuple[int, ...], max_tokens: int, speculation: SpeculationParams) -> GenerationRequest:
+    return GenerationRequest(prompt, SamplingParams(temperature=0.0), StopParams(max_tokens=max_tokens), speculation)
+
+
+def summary(found: Divergences, journal: Journal, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+    """The divergence statistics of the paper."""
+    return {
+        "texts": len(journal.readings),
+        "tokens": journal.tokens,
+        "tokens_per_s": journal.tokens / journal.seconds if journal.seconds else None,
+        "positions": found.positions,
+        "events": found.events,
+        "pairs": len(found.pairs),
+        "share_of_top_20_percent": found.frequent_share(),
+        "pairs_above_lambda": {str(value): found.above(value) for value in LAMBDAS},
+        "most_frequent": [
+            {
+                "draft": draft,
+                "target": target,
+                "draft_text": decode([draft]),
+                "target_text": decode([target]),
+                "count": int(count),
+                "mean_gap": round(found.pairs[draft, target].mean, 3),
+            }
+            for draft, target, count in found.entries()[:SHOWN]
+        ],
+    }
+
+
+def write_report(directory: Path, report: dict[str, Any]) -> Path:
+    path = directory / "report.json"
+    path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path

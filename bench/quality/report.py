@@ -1,0 +1,112 @@
+"""The table of a quality run: speed and price side by side, per task and overall."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bench.quality.modes import PLAIN
+from bench.quality.run import Outcome
+from bench.statistics import bootstrap_median, median, ratio
+
+
+def wilson(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a share (Wilson); (0, 1) where nothing was counted."""
+    if of == 0:
+        return 0.0, 1.0
+    share = right / of
+    middle = (share + z * z / (2 * of)) / (1 + z * z / of)
+    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def samples_to_tell(share: float, difference: float) -> int:
+    """Problems that a paired comparison needs to tell such a difference with 80 % power at 5 %, in the worst case that the
+    answers of both modes are independent."""
+    if difference <= 0:
+        return 0
+    return math.ceil(2 * share * (1 - share) * ((1.96 + 0.84) / difference) ** 2)
+
+
+def build(outcomes: Sequence[Outcome], modes: Sequence[str], seed: int) -> dict[str, Any]:
+    """{"modes": {mode: {"overall": {...}, "tasks": {task: {...}}}}} over the problems that every mode answered."""
+    by_mode = {mode: {one.problem: one for one in outcomes if one.mode == mode} for mode in modes}
+    common = [problem for problem in by_mode[PLAIN] if all(problem in runs for runs in by_mode.values())]
+    tasks = list(dict.fromkeys(by_mode[PLAIN][problem].task for problem in common))
+    report: dict[str, Any] = {"problems": len(common), "modes": {}}
+    for mode, runs in by_mode.items():
+        figures = {"overall": _figures(runs, by_mode[PLAIN], common, seed), "tasks": {}}
+        for task in tasks:
+            chosen = [problem for problem in common if runs[problem].task == task]
+            figures["tasks"][task] = _figures(runs, by_mode[PLAIN], chosen, seed)
+        report["modes"][mode] = figures
+    return report
+
+
+def _figures(runs: dict[str, Outcome], plain: dict[str, Outcome], problems: Sequence[str], seed: int) -> dict[str, Any]:
+    own = [runs[problem] for problem in problems]
+    speedups = [(mine.tokens / mine.seconds) / (plain[mine.problem].tokens / plain[mine.problem].seconds) for mine in own]
+    low, high = bootstrap_median(speedups, seed)
+    judged = [one for one in own if one.right is not None]
+    right = sum(one.right is True for one in judged)
+    steps = sum(one.steps for one in own)
+    scores = [one.log_probability for one in own if one.log_probability is not None]
+    agreements = [one.agreement for one in own if one.agreement is not None]
+    tokens = sum(one.tokens for one in own)
+    return {
+        "problems": len(own),
+        "speedup": median(speedups),
+        "speedup_low": low,
+        "speedup_high": high,
+        "tokens_per_s": ratio(tokens, sum(one.seconds for one in own)),
+        "mat": ratio(sum(one.accepted for one in own) + steps, steps),
+        "acceptance_rate": ratio(sum(one.accepted for one in own), sum(one.drafted for one in own)),
+        "rescues_per_100_tokens": ratio(100 * sum(one.rescues for one in own), tokens),
+        "refused_by_gate": sum(one.refused for one in own),
+        "judged": len(judged),
+        "right": right,
+        "accuracy": ratio(right, len(judged)),
+        "accuracy_interval": wilson(right, len(judged)) if judged else None,
+        "agreement_with_plain": ratio(sum(agreements), len(agreements)),
+        "mean_log_probability": ratio(sum(scores), len(scores)),
+    }
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    """One table per task, and one of all."""
+    first = next(iter(report["modes"].values()))
+    parts = [f"# Quality on {report['problems']} problems", "## All", _table(report["modes"], None)]
+    for task in first["tasks"]:
+        parts += [f"## {task}", _table(report["modes"], task)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(modes: dict[str, Any], task: str | None) -> str:
+    head = "| mode | speedup | 95 % | MAT | accepted | rescues per 100 tokens | right | 95 % | as plain | mean log p |"
+    rows = [head, "|---|---|---|---|---|---|---|---|---|---|"]
+    for name, figures in modes.items():
+        one = figures["overall"] if task is None else figures["tasks"][task]
+        interval = one["accuracy_interval"]
+        cells = [
+            name,
+            _number(one["speedup"], 2, "x"),
+            f"{_number(one['speedup_low'], 2)} to {_number(one['speedup_high'], 2)}",
+            _number(one["mat"], 2),
+            _percent(one["acceptance_rate"]),
+            _number(one["rescues_per_100_tokens"], 1),
+            f"{one['right']} of {one['judged']}" if one["judged"] else "-",
+            f"{_percent(interval[0])} to {_percent(interval[1])}" if interval else "-",
+            _percent(one["agreement_with_plain"]),
+            _number(one["mean_log_probability"], 3),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _number(value: float | None, digits: int, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"

@@ -1,0 +1,156 @@
+"""The quality harness: each mode answers each problem, interleaved; answers are judged, scored and kept as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.engine.engine import Engine
+from app.engine.request import GenerationRequest, SamplingParams, StopParams
+from bench.errors import BenchError
+from bench.quality.modes import PLAIN, QualityMode
+from bench.quality.score import mean_log_probability
+from bench.quality.tasks import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One answer. right: None for open text. agreement: share of plain's tokens before the first that differs."""
+
+    problem: str
+    task: str
+    mode: str
+    right: bool | None
+    tokens: int
+    seconds: float
+    steps: int
+    accepted: int
+    drafted: int
+    rescues: int
+    refused: int
+    agreement: float | None
+    log_probability: float | None
+
+
+class Results:
+    """DIR/quality.jsonl: settings first, then outcomes, written out at once; a rerun with equal settings reads them back."""
+
+    def __init__(self, directory: Path, settings: dict[str, Any], *, fresh: bool = False) -> None:
+        self.path = directory / "quality.jsonl"
+        self.outcomes: dict[tuple[str, str], Outcome] = {}
+        self.answers: dict[str, list[int]] = {}  # plain's
+        directory.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            self.path.unlink(missing_ok=True)
+        if self.path.exists():
+            self._resume(settings)
+        self._file = self.path.open("a", encoding="utf-8")
+        if self._file.tell() == 0:
+            self._write({"settings": settings})
+
+    def add(self, outcome: Outcome, answer: list[int]) -> None:
+        entry: dict[str, Any] = asdict(outcome)
+        if outcome.mode == PLAIN:
+            entry["answer"] = answer
+        self._write(entry)
+        self._take(outcome, answer)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _take(self, outcome: Outcome, answer: list[int]) -> None:
+        self.outcomes[outcome.problem, outcome.mode] = outcome
+        if outcome.mode == PLAIN:
+            self.answers[outcome.problem] = answer
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def _resume(self, settings: dict[str, Any]) -> None:
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.truncate(self.path, whole)
+        for number, line in enumerate(content[:whole].splitlines(), start=1):
+            try:
+                entry = json.loads(line)
+                if number > 1:
+                    answer = entry.pop("answer", [])
+                    self._take(Outcome(**entry), answer)
+                    continue
+                found = entry["settings"]
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BenchError(f"{self.path}, line {number}: damaged; give --fresh or another --out") from error
+            if found != settings:
+                raise BenchError(f"{self.path} belongs to a run with other settings: give --fresh or another --out")
+
+
+def run(engine: Engine, problems: Sequence[Problem], modes: Sequence[QualityMode], results: Results, max_tokens: int) -> None:
+    """Answer what the results lack. KeyboardInterrupt leaves them with every answer that was finished."""
+    engine.settle()
+    for number, problem in enumerate(problems):
+        prompt = tuple(engine.codec.encode_chat([{"role": "user", "content": problem.prompt}]))
+        if len(prompt) + max_tokens > engine.info.max_context:
+            continue
+        shift = number % (len(modes) - 1) if len(modes) > 1 else 0
+        for mode in (modes[0], *modes[1 + shift :], *modes[1 : 1 + shift]):
+            if (problem.key, mode.name) in results.outcomes:
+                continue
+            outcome, answer = _answer(engine, problem, prompt, mode, results.answers.get(problem.key), max_tokens)
+            results.add(outcome, answer)
+            sys.stderr.write(
+                f"[{number + 1}/{len(problems)}] {problem.key} {mode.name}: {outcome.tokens / outcome.seconds:.1f} tokens/s, "
+                f"right {outcome.right}, {outcome.rescues} rescues\n"
+            )
+
+
+def _answer(
+    engine: Engine,
+    problem: Problem,
+    prompt: tuple[int, ...],
+    mode: QualityMode,
+    plain: Sequence[int] | None,
+    max_tokens: int,
+) -> tuple[Outcome, list[int]]:
+    request = GenerationRequest(
+        prompt, SamplingParams(temperature=0.0), StopParams(max_tokens=max_tokens), mode.speculation, tenant=mode.name
+    )
+    started = time.perf_counter()
+    done = engine.generate(request)
+    seconds = time.perf_counter() - started
+    stats = done.finished.stats
+    answer = list(done.token_ids)
+    target, _, _ = engine.both_models()
+    return (
+        Outcome(
+            problem=problem.key,
+            task=problem.task,
+            mode=mode.name,
+            right=problem.right(done.text),
+            tokens=len(answer),
+            seconds=seconds,
+            steps=stats.num_steps,
+            accepted=stats.num_accepted_tokens,
+            drafted=stats.num_draft_tokens,
+            rescues=stats.rescues,
+            refused=stats.refused_by_gate,
+            agreement=None if plain is None or mode.name == PLAIN else _agreement(answer, plain),
+            log_probability=mean_log_probability(target, prompt, answer, engine.info.vocab_size),
+        ),
+        answer,
+    )
+
+
+def _agreement(answer: Sequence[int], plain: Sequence[int]) -> float:
+    """Share of plain's tokens before the first difference."""
+    same = next((index for index, (a, b) in enumerate(zip(answer, plain, strict=False)) if a != b), None)
+    if same is None:
+        same = min(len(answer), len(plain))
+    return same / len(plain) if plain else 1.0

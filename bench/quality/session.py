@@ -1,0 +1,83 @@
+"""One quality run from its plan to the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.engine.correction import CsdConfig
+from app.engine.engine import Engine, EngineConfig
+from app.engine.errors import InvalidRequest
+from app.engine.request import SpeculationParams
+from bench.errors import BenchError
+from bench.quality.modes import names, parse
+from bench.quality.report import as_markdown, build
+from bench.quality.run import Results, run
+from bench.quality.tasks import read_problems
+from bench.store import write_whole
+from csd.exchange import ExchangeError, read
+
+
+@dataclass(frozen=True, slots=True)
+class QualityPlan:
+    """What is measured. part: fractions of each file. table: a correction table to start from."""
+
+    target: str
+    draft: str | None
+    data: tuple[Path, ...]
+    modes: str
+    table: Path | None
+    part: tuple[float, float]
+    limit: int | None
+    max_tokens: int
+    csd_lambda: float
+    tau: float
+    dtype: str
+    device: str
+    threads: int | None
+    seed: int
+
+    def settings(self) -> dict[str, Any]:
+        """What a run that goes on must have in common with the one before."""
+        plain = {name: value for name, value in asdict(self).items() if name not in ("threads", "data", "table", "part")}
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in self.data if path.exists()]
+        table = hashlib.sha256(self.table.read_bytes()).hexdigest()[:16] if self.table and self.table.exists() else None
+        return {**plain, "part": list(self.part), "data": digests, "table": table}
+
+
+def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:
+    """Run what the directory lacks, write report.json and report.md there, and return the table. Raises BenchError.
+
+    On KeyboardInterrupt the report covers what is complete, and the interrupt goes on.
+    """
+    modes = parse(plan.modes, draft=plan.draft is not None)
+    problems = read_problems(plan.data, plan.part, plan.limit)
+    rescuing = any(mode.speculation.verifier == "csd" for mode in modes)
+    config = EngineConfig(
+        max_running=1, warm_start=False, csd=CsdConfig(allowed=rescuing, lambda_=plan.csd_lambda, tau=plan.tau)
+    )
+    results = Results(directory, plan.settings(), fresh=fresh)
+    engine = Engine.from_pretrained(
+        plan.target, config, draft=plan.draft, dtype=plan.dtype, device=plan.device, threads=plan.threads
+    )
+    with engine:
+        try:
+            if engine.corrections is not None:
+                engine.corrections.rule(SpeculationParams(verifier="csd"))  # refuses a lambda or tau that cannot be
+                if plan.table is not None:
+                    engine.corrections.add(read(plan.table, engine.corrections.fingerprint))
+            run(engine, problems, modes, results, plan.max_tokens)
+        except (ExchangeError, InvalidRequest) as error:
+            raise BenchError(str(error)) from error
+        finally:
+            results.close()
+            report = build(list(results.outcomes.values()), names(modes), plan.seed)
+            if report["problems"]:
+                write_whole(directory / "report.json", json.dumps({"settings": plan.settings(), **report}, indent=2) + "\n")
+                write_whole(directory / "report.md", as_markdown(report))
+                sys.stderr.write(f"{report['problems']} problems; wrote report.json and report.md in {directory}\n")
+    return as_markdown(report)

@@ -1,0 +1,144 @@
+"""CSD in the engine: what is rescued, what never is, and that everything around a rescue stays the target's own choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from app.engine.correction import CsdConfig
+from app.engine.engine import Completion, Engine
+from app.engine.errors import InvalidRequest, ModelLoadError
+from app.engine.events import StepRecord
+from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.target import PackedTarget
+from tests.models import build
+from tests.tiny import loaded, tiny_engine
+
+PROMPT = tuple(range(10, 22))
+ALLOWED = CsdConfig(allowed=True)
+EAGER = SpeculationParams("draft_model", "csd", max_nodes=7, fixed_budget=True, rule="scg", tau=1e-12)
+PLAIN = SpeculationParams("none")
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def answer(
+    engine: Engine, speculation: SpeculationParams, sampling: SamplingParams = GREEDY, stops: tuple[int, ...] = (), n: int = 60
+) -> Completion:
+    stopping = StopParams(max_tokens=n, stop_token_ids=stops)
+    return engine.generate(GenerationRequest(PROMPT, sampling, stopping, speculation))
+
+
+def choices(tokens: Sequence[int]) -> list[int]:
+    """The target's greedy token at each place of the answer, given what was emitted before it: a fresh pass of the whole."""
+    logits = PackedTarget(build("llama", 0)).native_logits([*PROMPT, *tokens])
+    return [int(row.argmax()) for row in logits[len(PROMPT) - 1 : -1]]
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "hybrid", "racer"])
+def test_only_rescued_tokens_differ_from_the_targets_choice_on_the_emitted_text(drafter: str):
+    speculation = SpeculationParams(drafter, "csd", max_nodes=12, fixed_budget=True, rule="scg", tau=1e-12)  # type: ignore[arg-type]
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED) as engine:
+        done = answer(engine, speculation)
+    differing = sum(token != choice for token, choice in zip(done.token_ids, choices(done.token_ids), strict=True))
+    assert differing == done.finished.stats.rescues
+    assert done.finished.stats.verifier == "csd"
+    if drafter != "racer":
+        assert differing > 5
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "hybrid", "racer"])
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=0.8, seed=3)])
+@pytest.mark.parametrize("limits", [{"lambda_": math.inf}, {"tau": 1.0, "rule": "scg"}, {"verifier": "exact"}])
+def test_without_room_for_a_rescue_the_answer_is_plains(drafter: str, sampling: SamplingParams, limits: dict[str, object]):
+    if sampling is not GREEDY and "tau" in limits:
+        pytest.skip("a sampled token may be less likely than a draft: then tau = 1 still rescues")
+    speculation = SpeculationParams(**{"drafter": drafter, "verifier": "csd", **limits})  # type: ignore[arg-type]
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED) as engine:
+        assert answer(engine, speculation, sampling).token_ids == answer(engine, PLAIN, sampling).token_ids
+
+
+def test_the_memory_learns_while_serving_and_then_nominates():
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED) as engine:
+        assert engine.corrections is not None
+        chain = SpeculationParams("draft_model", "exact", max_nodes=7, fixed_budget=True)
+        plain = answer(engine, PLAIN).token_ids
+        assert len(engine.corrections.memory) == 0
+        for _ in range(8):
+            assert answer(engine, chain).token_ids == plain
+        assert len(engine.corrections.memory) > 0
+        bold = SpeculationParams("draft_model", "csd", max_nodes=7, fixed_budget=True, tau=1e-12)
+        assert answer(engine, bold).finished.stats.rescues > 0
+        assert answer(engine, SpeculationParams("draft_model", "csd", lambda_=1e6)).token_ids == plain
+        status = engine.status().store
+        assert status is not None and status.entries == len(engine.corrections.memory) and status.state == "off"
+
+
+def test_stop_tokens_neither_are_rescued_nor_give_way():
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED) as engine:
+        free = answer(engine, EAGER)
+        rescued = [t for t, choice in zip(free.token_ids, choices(free.token_ids), strict=True) if t != choice]
+        stop = rescued[0]
+        stopped = answer(engine, EAGER, stops=(stop,))
+        at = stopped.token_ids
+        assert at != free.token_ids
+        if stop in at:  # the target's own choice
+            assert at[-1] == stop and choices(at)[-1] == stop
+
+
+def test_no_special_token_is_ever_emitted_by_a_rescue():
+    eos = frozenset({2})
+    with tiny_engine(eos=eos, draft=loaded(seed=1), csd=ALLOWED) as engine:
+        done = answer(engine, EAGER, n=120)
+    for token, choice in zip(done.token_ids, choices(done.token_ids), strict=True):
+        if token != choice:
+            assert token not in {0, 1, 2} and choice not in {0, 1, 2}
+
+
+def test_the_counts_of_steps_and_answers_agree():
+    class Sum:
+        def __init__(self) -> None:
+            self.steps: list[StepRecord] = []
+
+        def step(self, record: StepRecord) -> None:
+            self.steps.append(record)
+
+        def __getattr__(self, name: str) -> object:
+            return lambda *_: None
+
+    heard = Sum()
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, observer=heard) as engine:
+        done = answer(engine, EAGER)
+    stats = done.finished.stats
+    assert stats.rescues == sum(step.rescues for step in heard.steps) > 0
+    assert stats.refused_by_gate == sum(step.refused_by_gate for step in heard.steps)
+    assert sum(step.nominated for step in heard.steps) >= stats.rescues
+    assert len(done.token_ids) == stats.num_accepted_tokens + stats.num_steps + 1
+
+
+@pytest.mark.parametrize(
+    ("speculation", "param"),
+    [
+        (SpeculationParams("racer", "csd", lambda_=-1.0), "speculative.lambda"),
+        (SpeculationParams("racer", "csd", tau=0.0), "speculative.tau"),
+        (SpeculationParams("racer", "csd", tau=1.5), "speculative.tau"),
+        (SpeculationParams("racer", "csd", lambda_=math.nan), "speculative.lambda"),
+        (SpeculationParams("racer", "exact", tau=0.5), "speculative.tau"),
+        (SpeculationParams("racer", rule="ocm"), "speculative.rule"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(speculation: SpeculationParams, param: str):
+    with tiny_engine(csd=ALLOWED) as engine, pytest.raises(InvalidRequest) as caught:
+        answer(engine, speculation)
+    assert caught.value.param == param
+
+
+def test_a_server_that_does_not_allow_csd_refuses_it_and_keeps_no_memory():
+    with tiny_engine() as engine:
+        assert engine.corrections is None and engine.status().store is None
+        with pytest.raises(InvalidRequest) as caught:
+            answer(engine, SpeculationParams("racer", "csd"))
+        assert caught.value.param == "speculative.verifier"
+    with pytest.raises(ModelLoadError, match="allow_csd"), tiny_engine(verifier="csd"):
+        pass
