@@ -22,7 +22,7 @@ from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.ocm_cli import ocm
-from app.settings import Settings, SettingsError, flag, read_settings
+from app.settings import ENV_PREFIX, Settings, SettingsError, flag, read_settings
 
 if TYPE_CHECKING:  # the model libraries take seconds to import: only commands that need them pay
     from app.engine.correction import CsdConfig
@@ -117,14 +117,20 @@ def load_engine(settings: Settings) -> Engine:
 def _csd(settings: Settings) -> CsdConfig:
     from app.engine.correction import CsdConfig
     from app.engine.model_cache import cache_directory
+    from csd.stores.url import open_store
 
+    given = None if settings.store is None else settings.store.get_secret_value()
+    try:
+        open_store(given or "none", "any")
+    except ValueError as error:
+        raise SettingsError(f"setting store ({ENV_PREFIX}STORE, --store): {error}") from error
     cache = cache_directory(None if settings.cache_dir is None else Path(settings.cache_dir))
     return CsdConfig(
         allowed=settings.allow_csd,
         lambda_=settings.csd_lambda,
         tau=settings.csd_tau,
         rule=settings.csd_rule,
-        store=settings.store or f"sqlite:{cache / 'ocm.sqlite3'}",
+        store=given or f"sqlite:{cache / 'ocm.sqlite3'}",
         ttl=settings.store_ttl,
         max_entries=settings.ocm_entries,
         half_life=settings.ocm_half_life,

@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     csd_lambda: float = Field(6.0, ge=0.0, description="csd: times a pair must have diverged before it is rescued, exclusive")
     csd_tau: float = Field(0.01, gt=0.0, le=1.0, description="csd: least probability of a rescued token over the target's")
     csd_rule: Literal["both", "ocm", "scg"] = Field("both", description="csd: memory and gate, or one of them alone")
-    store: str | None = Field(
+    store: SecretStr | None = Field(
         None, min_length=1, description="Where the memory is kept: sqlite:PATH, redis://..., none; default: a file in the cache"
     )
     store_ttl: int = Field(30 * 86_400, ge=60, description="Seconds until Redis forgets a table that nobody writes to")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import queue
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,13 +12,14 @@ from pathlib import Path
 import psutil
 import torch
 
+from app.engine.calls import ProgramCalls
 from app.engine.correction import Corrections, CsdConfig, table_fingerprint
 from app.engine.cost import ModelMemory, measure, measure_draft
 from app.engine.decoder import Decoder
 from app.engine.device import choose_threads
 from app.engine.draft_model import DraftModel, build_draft
-from app.engine.errors import ContextLengthExceeded, EngineClosed, InvalidRequest, ModelLoadError
-from app.engine.events import Delta, EngineObserver, Event, EventSink, Failed, Finished
+from app.engine.errors import ContextLengthExceeded, InvalidRequest, ModelLoadError
+from app.engine.events import EngineObserver, Event, EventSink
 from app.engine.interface import EngineStatus, ModelInfo
 from app.engine.loading import LoadedModel, load_model
 from app.engine.model_cache import cache_directory
@@ -32,6 +32,7 @@ from app.engine.request import (
     StopParams,
     VerifierName,
 )
+from app.engine.resolve import NEED_DRAFT, resolve
 from app.engine.selfcheck import build_target
 from app.engine.session import Session
 from app.engine.target import PackedTarget, Target
@@ -45,7 +46,6 @@ from racer.factory import new_drafter, warm_up
 
 logger = logging.getLogger(__name__)
 
-NEED_DRAFT = ("draft_model", "hybrid")  # drafters that are nothing without a draft model
 LOGIT_ELEMENTS = 1 << 26  # rows x vocabulary that one prefill chunk may bring into being
 
 
@@ -71,16 +71,6 @@ class EngineConfig:
     csd: CsdConfig = field(default_factory=CsdConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A whole answer."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    sources: tuple[str, ...]
-    finished: Finished
-
-
 class Handle:
     """A submitted generation."""
 
@@ -91,7 +81,7 @@ class Handle:
         self._worker.cancel(self._session)
 
 
-class Engine:
+class Engine(ProgramCalls):
     """A target model that decodes speculatively. Thread-safe; close it when done, or use it in a `with`."""
 
     def __init__(
@@ -239,7 +229,15 @@ class Engine:
             raise ContextLengthExceeded(prompt, wanted, room)
         if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self.info.vocab_size:
             raise InvalidRequest(f"Token ids must lie in 0 to {self.info.vocab_size - 1}.", "prompt")
-        speculation = self._resolve(request.speculation)
+        config = self.config
+        speculation = resolve(
+            request.speculation,
+            self.info,
+            drafter=config.drafter,
+            verifier=config.verifier,
+            policy=config.racer.policy,
+            gamma=config.gamma,
+        )
         request = replace(request, speculation=speculation)
         budget = 1 if speculation.drafter == "none" else speculation.max_nodes or 1
         session = Session(request, _guarded(sink), self.codec, budget, room - prompt if wanted is None else wanted)
@@ -317,87 +315,7 @@ class Engine:
             time.sleep(0.02)
         return True
 
-    # -- what a program uses ---------------------------------------------------------------------------------------------
-
-    def stream(self, request: GenerationRequest) -> Generator[Delta | Finished]:
-        """Deltas and then Finished; a generation that fails raises. Leaving the iterator cancels it."""
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        handle = self.submit(request, events.put)
-        try:
-            while True:
-                event = events.get()
-                if isinstance(event, Failed):
-                    raise event.error
-                yield event
-                if isinstance(event, Finished):
-                    return
-        finally:
-            handle.cancel()
-
-    def generate(
-        self,
-        prompt: str | Sequence[int] | GenerationRequest,
-        *,
-        sampling: SamplingParams | None = None,
-        stopping: StopParams | None = None,
-        speculation: SpeculationParams | None = None,
-    ) -> Completion:
-        """A whole answer to a text, to token ids, or to a request. Sampling defaults to greedy."""
-        if isinstance(prompt, GenerationRequest):
-            request = prompt
-        else:
-            ids = self.codec.encode(prompt) if isinstance(prompt, str) else prompt
-            request = GenerationRequest(
-                tuple(ids),
-                sampling or SamplingParams(temperature=0.0),
-                stopping or StopParams(),
-                speculation or SpeculationParams(),
-                continue_text=True,
-            )
-        return _collect(self.stream(request))
-
-    def generate_all(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Answers to many requests, run together."""
-        streams: list[queue.SimpleQueue[Event]] = [queue.SimpleQueue() for _ in requests]
-        handles = [self.submit(request, events.put) for request, events in zip(requests, streams, strict=True)]
-        try:
-            return [_collect(_drain(events)) for events in streams]
-        finally:
-            for handle in handles:
-                handle.cancel()
-
     # -- inside ----------------------------------------------------------------------------------------------------------
-
-    def _resolve(self, asked: SpeculationParams) -> SpeculationParams:
-        """Fill the server's defaults in; a model without tree attention drafts nothing."""
-        drafter: DrafterName = asked.drafter or self.config.drafter
-        if not self.info.tree_attention:
-            drafter = "none"
-        nodes = self.info.max_nodes if asked.max_nodes is None else asked.max_nodes
-        if not 1 <= nodes <= self.info.max_nodes:
-            raise InvalidRequest(f"max_nodes must lie in 1 to {self.info.max_nodes}.", "speculative.max_nodes")
-        if drafter in NEED_DRAFT and self._draft is None:
-            raise InvalidRequest(f"The drafter {drafter} needs a draft model, and none is loaded.", "speculative.drafter")
-        policy = asked.policy or self.config.racer.policy
-        if drafter == "hybrid":
-            if asked.policy not in (None, "auto"):
-                raise InvalidRequest("The drafter hybrid takes the policy auto alone.", "speculative.policy")
-            policy = "auto"
-        gamma = self.config.gamma if asked.gamma is None else asked.gamma
-        if gamma < 1:
-            raise InvalidRequest("gamma must be at least 1.", "speculative.gamma")
-        verifier = self._verifier(asked)
-        return replace(asked, drafter=drafter, verifier=verifier, max_nodes=nodes, policy=policy, gamma=gamma)
-
-    def _verifier(self, asked: SpeculationParams) -> VerifierName:
-        """Exact wherever nothing else is asked for and allowed."""
-        verifier: VerifierName = asked.verifier or self.config.verifier
-        if verifier == "csd" and not self.config.csd.allowed:
-            raise InvalidRequest("This server does not allow the verifier csd.", "speculative.verifier")
-        for name, value in (("lambda", asked.lambda_), ("tau", asked.tau), ("rule", asked.rule)):
-            if value is not None and verifier != "csd":
-                raise InvalidRequest(f"{name} needs the verifier csd.", f"speculative.{name}")
-        return verifier if self.info.tree_attention else "exact"
 
     def _new_drafter(self, session: Session) -> Drafter:
         speculation = session.request.speculation
@@ -442,31 +360,6 @@ def _check_drafter(config: EngineConfig, drafts: bool) -> None:
         raise ModelLoadError(f"The drafter {config.drafter} needs a draft model: name one (--draft, RACER_DRAFT).")
     if config.gamma < 1:
         raise ModelLoadError("gamma must be at least 1.")
-
-
-def _collect(events: Iterator[Delta | Finished]) -> Completion:
-    text: list[str] = []
-    tokens: list[int] = []
-    sources: list[str] = []
-    for event in events:
-        text.append(event.text)
-        if isinstance(event, Finished):
-            if event.reason == "cancelled":
-                raise EngineClosed("The generation was cancelled.")
-            return Completion("".join(text), tuple(tokens), tuple(sources), event)
-        tokens.extend(event.token_ids)
-        sources.extend(event.sources)
-    raise EngineClosed
-
-
-def _drain(events: queue.SimpleQueue[Event]) -> Iterator[Delta | Finished]:
-    while True:
-        event = events.get()
-        if isinstance(event, Failed):
-            raise event.error
-        yield event
-        if isinstance(event, Finished):
-            return
 
 
 def _guarded(sink: EventSink) -> EventSink:

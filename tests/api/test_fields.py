@@ -128,20 +128,23 @@ def test_the_newer_budget_wins(client: TestClient, path: str) -> None:
     [
         ({"drafter": "x"}, "drafter"),
         ({"drafter": 5}, "drafter"),
-        ({"verifier": "csd"}, "verifier"),
+        ({"verifier": "x"}, "verifier"),
         ({"max_nodes": 0}, "max_nodes"),
         ({"max_nodes": -1}, "max_nodes"),
         ({"max_nodes": 25}, "max_nodes"),
         ({"max_nodes": "8"}, "max_nodes"),
         ({"max_nodes": True}, "max_nodes"),
         ({"trace": 1}, "trace"),
-        ({"lambda": 6}, "lambda"),
-        ({"tau": 0.01}, "tau"),
+        ({"verifier": "exact", "lambda": 6}, "lambda"),
+        ({"verifier": "exact", "tau": 0.01}, "tau"),
+        ({"verifier": "csd", "lambda": -1}, "lambda"),
+        ({"verifier": "csd", "tau": 0}, "tau"),
+        ({"verifier": "csd", "tau": 1.5}, "tau"),
     ],
 )
 def test_bad_speculation(client: TestClient, path: str, speculative: Any, param: str) -> None:
     error = check_error(ask(client, path, speculative=speculative), 400, f"speculative.{param}")
-    assert param not in ("lambda", "tau") or "csd" in error["message"]
+    assert speculative.get("verifier") != "exact" or "csd" in error["message"]
 
 
 def test_speculation_reaches_the_engine(client: TestClient, engine: SyntheticEngine) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from app.engine.engine import Completion, Engine, EngineConfig
+from app.engine.calls import Completion
+from app.engine.engine import Engine, EngineConfig
 from app.engine.loading import LoadedModel
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from tests.tiny import loaded

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from app.engine.calls import Completion
 from app.engine.correction import CsdConfig
-from app.engine.engine import Completion, Engine
+from app.engine.engine import Engine
 from app.engine.errors import InvalidRequest, ModelLoadError
 from app.engine.events import StepRecord
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
