@@ -86,7 +86,7 @@ def _text(engine: Engine, item: Item, max_tokens: int, *, generate: bool) -> Tex
     room = engine.info.max_context
     if item.prompt is None:
         return Text(item.key, tuple(engine.codec.encode(item.text or "")[:room]), 1)
-    prompt = tuple(engine.codec.encode_chat([{"role": "user", "content": item.prompt}]))[:room]
+    prompt = question(engine, item.prompt)[:room]
     if item.text is not None:
         answer = tuple(engine.codec.encode(item.text, False))
     elif generate:
@@ -100,7 +100,7 @@ def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int)
     speculation = SpeculationParams("draft_model", max_nodes=gamma + 1, fixed_budget=True)
     for item in items:
         text = item.prompt if item.prompt is not None else item.text or ""
-        prompt = tuple(engine.codec.encode_chat([{"role": "user", "content": text}]))
+        prompt = question(engine, text)
         room = engine.info.max_context - len(prompt)
         if room < 1:
             yield Reading(item.key, 0, ()), 0
@@ -115,6 +115,12 @@ def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int)
         with engine.listening(hear):
             answer = engine.generate(_request(prompt, min(max_tokens, room), speculation))
         yield Reading(item.key, len(agreed) + len(events), tuple(events)), len(answer.token_ids)
+
+
+def question(engine: Engine, text: str) -> tuple[int, ...]:
+    """Token ids of a user's words up to the answer; of the plain text where the model has no chat template."""
+    codec = engine.codec
+    return tuple(codec.encode_chat([{"role": "user", "content": text}]) if codec.has_chat_template else codec.encode(text))
 
 
 def _request(prompt: tuple[int, ...], max_tokens: int, speculation: SpeculationParams) -> GenerationRequest:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from app.calibration.run import question
 from app.engine.engine import Engine
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
 from bench.errors import BenchError
@@ -96,7 +97,7 @@ def run(engine: Engine, problems: Sequence[Problem], modes: Sequence[QualityMode
     """Answer what the results lack. KeyboardInterrupt leaves them with every answer that was finished."""
     engine.settle()
     for number, problem in enumerate(problems):
-        prompt = tuple(engine.codec.encode_chat([{"role": "user", "content": problem.prompt}]))
+        prompt = question(engine, problem.prompt)
         if len(prompt) + max_tokens > engine.info.max_context:
             continue
         shift = number % (len(modes) - 1) if len(modes) > 1 else 0
