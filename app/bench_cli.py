@@ -16,7 +16,7 @@ from app.settings import SettingsError
 INTERRUPTED = 130
 
 
-class BenchGroup(TyperGroup):
+class DataGroup(TyperGroup):
     """`--data` takes every word up to the next flag, so that a shell's *.jsonl works."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -32,7 +32,7 @@ class DataCommand(TyperCommand):
 
 bench = typer.Typer(
     name="bench",
-    cls=BenchGroup,
+    cls=DataGroup,
     help="Compare ways to decode on the same questions, or time the drafting kernels (`bench kernels`).",
     invoke_without_command=True,
     add_completion=False,

@@ -8,25 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
 
-from app.bench_cli import INTERRUPTED, fractions, spread_data
+from app.bench_cli import INTERRUPTED, DataGroup, fractions
 from app.settings import SettingsError
 
 if TYPE_CHECKING:
     from app.calibration.run import Progress
 
 
-class CalibrateGroup(TyperGroup):
-    """`--data` takes every word up to the next flag, so that a shell's *.jsonl works."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return list(super().parse_args(ctx, spread_data(args)))
-
-
 calibrate = typer.Typer(
     name="calibrate",
-    cls=CalibrateGroup,
+    cls=DataGroup,
     help="Count where draft model and target choose differently, for the csd verifier.",
     invoke_without_command=True,
     add_completion=False,
@@ -56,7 +48,8 @@ def run(
         raise SettingsError("--mode must be forced or rollout")
     if not data:
         raise SettingsError("calibrate needs text: give --data FILE")
-    from app.calibration.journal import Journal, JournalError
+    from app.calibration.journal import Journal
+    from app.calibration.linelog import LineLogError
     from app.calibration.plot import draw
     from app.calibration.run import calibrate as fill
     from app.calibration.run import summary, write_report
@@ -71,7 +64,7 @@ def run(
         journal = Journal(
             out, given | {"dtype": dtype, "data": [str(path) for path in data], "limit": limit, "part": part}, fresh=fresh
         )
-    except (CalibrationDataError, JournalError) as error:
+    except (CalibrationDataError, LineLogError) as error:
         raise SettingsError(str(error)) from error
     try:
         config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True, store=store))

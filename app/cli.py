@@ -1,4 +1,4 @@
-"""The command `racer-csd`: serve, fetch, generate, info."""
+"""The command `racer-csd`: serve, fetch, generate, info, and the groups bench, calibrate and ocm."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def _version(name: str) -> str:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    known = type(error).__module__.startswith("app.") or isinstance(error, OSError)
+    known = type(error).__module__.startswith(("app.", "bench.", "csd.")) or isinstance(error, OSError)
     return text if known else f"{type(error).__name__}: {text}"
 
 

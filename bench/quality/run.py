@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from app.calibration.linelog import LineLog, LineLogError
 from app.calibration.run import question
 from app.engine.engine import Engine
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
@@ -40,57 +39,32 @@ class Outcome:
 
 
 class Results:
-    """DIR/quality.jsonl: settings first, then outcomes, written out at once; a rerun with equal settings reads them back."""
+    """DIR/quality.jsonl: settings first, then outcomes; a rerun with equal settings reads them back. Raises BenchError."""
 
     def __init__(self, directory: Path, settings: dict[str, Any], *, fresh: bool = False) -> None:
-        self.path = directory / "quality.jsonl"
         self.outcomes: dict[tuple[str, str], Outcome] = {}
         self.answers: dict[str, list[int]] = {}  # plain's
-        directory.mkdir(parents=True, exist_ok=True)
-        if fresh:
-            self.path.unlink(missing_ok=True)
-        if self.path.exists():
-            self._resume(settings)
-        self._file = self.path.open("a", encoding="utf-8")
-        if self._file.tell() == 0:
-            self._write({"settings": settings})
+        self.path = directory / "quality.jsonl"
+        try:
+            self._log = LineLog(self.path, {"settings": settings}, self._resume, fresh=fresh)
+        except LineLogError as error:
+            raise BenchError(str(error)) from error
 
     def add(self, outcome: Outcome, answer: list[int]) -> None:
-        entry: dict[str, Any] = asdict(outcome)
-        if outcome.mode == PLAIN:
-            entry["answer"] = answer
-        self._write(entry)
+        self._log.add(asdict(outcome) | ({"answer": answer} if outcome.mode == PLAIN else {}))
         self._take(outcome, answer)
 
     def close(self) -> None:
-        self._file.close()
+        self._log.close()
 
     def _take(self, outcome: Outcome, answer: list[int]) -> None:
         self.outcomes[outcome.problem, outcome.mode] = outcome
         if outcome.mode == PLAIN:
             self.answers[outcome.problem] = answer
 
-    def _write(self, entry: dict[str, Any]) -> None:
-        self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
-        self._file.flush()
-
-    def _resume(self, settings: dict[str, Any]) -> None:
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(self.path, whole)
-        for number, line in enumerate(content[:whole].splitlines(), start=1):
-            try:
-                entry = json.loads(line)
-                if number > 1:
-                    answer = entry.pop("answer", [])
-                    self._take(Outcome(**entry), answer)
-                    continue
-                found = entry["settings"]
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise BenchError(f"{self.path}, line {number}: damaged; give --fresh or another --out") from error
-            if found != settings:
-                raise BenchError(f"{self.path} belongs to a run with other settings: give --fresh or another --out")
+    def _resume(self, entry: dict[str, Any]) -> None:
+        answer = entry.pop("answer", [])
+        self._take(Outcome(**entry), answer)
 
 
 def run(engine: Engine, problems: Sequence[Problem], modes: Sequence[QualityMode], results: Results, max_tokens: int) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.calibration.forced import Reading
-from app.calibration.journal import Journal, JournalError
+from app.calibration.journal import Journal
+from app.calibration.linelog import LineLogError
 from csd.divergence import Event
 
 SETTINGS = {"mode": "forced", "target": "t"}
@@ -58,11 +59,11 @@ def test_the_id_of_the_batch_depends_on_what_was_read_not_on_the_order(tmp_path:
 
 def test_another_run_and_damage_are_refused_and_fresh_starts_anew(tmp_path: Path):
     path = filled(tmp_path).path
-    with pytest.raises(JournalError, match="--fresh"):
+    with pytest.raises(LineLogError, match="--fresh"):
         Journal(tmp_path, {**SETTINGS, "target": "other"})
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([lines[0], "{}\n", lines[2]]))
-    with pytest.raises(JournalError, match="line 2: damaged"):
+    with pytest.raises(LineLogError, match="line 2: damaged"):
         Journal(tmp_path, SETTINGS)
     fresh = Journal(tmp_path, SETTINGS, fresh=True)
     assert not fresh.readings

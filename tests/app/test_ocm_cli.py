@@ -1,0 +1,84 @@
+"""`racer-csd ocm`: a table goes out and comes back, and nothing changes when a file or a store is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app import cli
+from csd.exchange import read, write
+
+Call = Callable[..., tuple[int, str]]
+TABLE = "ab" * 16
+ENTRIES = [(5, 6, 9.0), (7, 8, 2.0), (5, 9, 1.0)]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
+    def call(*words: str, store: str | None = None, table: str = TABLE) -> tuple[int, str]:
+        url = store or f"sqlite:{tmp_path / 'ocm.sqlite3'}"
+        monkeypatch.setattr(sys, "argv", ["racer-csd", "ocm", *words, "--store", url, "--fingerprint", table])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+            sys.exit(0)
+        printed = capsys.readouterr()
+        code = left.value.code
+        return (code if isinstance(code, int) else 0), printed.out + printed.err
+
+    return call
+
+
+def test_a_table_goes_in_out_and_away(run: Call, tmp_path: Path) -> None:
+    first, back = tmp_path / "first.jsonl", tmp_path / "back.jsonl"
+    write(first, TABLE, ENTRIES)
+    assert run("import", str(first))[0] == 0
+    code, text = run("show")
+    assert code == 0 and "3 pairs, 12 divergences" in text and "9  5 for 6" in text
+    assert run("merge", str(first), str(first))[0] == 0
+    assert run("export", str(back))[0] == 0
+    assert read(back, TABLE) == [(draft, target, 3 * count) for draft, target, count in ENTRIES]
+    assert run("import", str(first))[0] == 0  # replaces
+    assert run("export", str(back))[0] == 0
+    assert read(back, TABLE) == ENTRIES
+    assert run("clear", "--yes")[0] == 0
+    assert "0 pairs" in run("show")[1]
+
+
+def test_what_is_wrong_is_said_and_changes_nothing(run: Call, tmp_path: Path) -> None:
+    good, bad, foreign = tmp_path / "good.jsonl", tmp_path / "bad.jsonl", tmp_path / "foreign.jsonl"
+    write(good, TABLE, ENTRIES)
+    write(foreign, "cd" * 16, ENTRIES)
+    bad.write_bytes(good.read_bytes().replace(b'"count": 2', b'"count": -2'))
+    assert run("import", str(good))[0] == 0
+    for words, said in (
+        (("import", str(bad)), "line 3"),
+        (("merge", str(good), str(bad)), "line 3"),
+        (("import", str(foreign)), "foreign.jsonl"),
+        (("merge", str(tmp_path / "absent.jsonl")), "absent.jsonl"),
+    ):
+        code, text = run(*words)
+        assert code == 2 and said in text
+        assert "3 pairs, 12 divergences" in run("show")[1]
+    assert run("import", str(foreign), "--force")[0] == 0
+
+
+@pytest.mark.parametrize("store", ["mysql://host/db", "none", "sqlite:"])
+def test_a_store_that_cannot_be_is_a_usage_error(run: Call, store: str) -> None:
+    code, text = run("show", store=store)
+    assert code == 2 and "store" in text
+
+
+def test_a_file_that_is_no_database_is_named_and_left_alone(run: Call, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but somebody's notes " * 50)
+    code, text = run("show", store=f"sqlite:{path}")
+    assert code == 1 and "notes.txt" in text
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_server_that_is_away_is_a_failure_without_the_password(run: Call) -> None:
+    code, text = run("show", store="redis://:hunter2@127.0.0.1:1/0")
+    assert code == 1 and "hunter2" not in text
