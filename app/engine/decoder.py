@@ -160,6 +160,8 @@ class Decoder:
             with watch.phase("learn"):
                 self._learn(session, draft, walk, kept, top, start)
             start += len(tree)
+        if self.curve is not None:
+            self._drafting.account(len(sessions), start, sum(accepted) + len(sessions), self.curve)
         if self.curve is not None and self.refine:
             self.curve.observe(start, sum(watch.seconds.values()) - watch.seconds["draft"])
         return StepRecord(

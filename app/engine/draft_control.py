@@ -16,6 +16,7 @@ MEMORY = 5_000.0  # trials after which a cell forgets half
 SESSION_PRIOR = 8.0  # judged tokens that a session's own record must outweigh
 FADE = 0.95  # of a session's record with each judged token
 REST = 0.98  # of a session's record with each step that does not draft, so that drafting is tried again
+LATELY = 0.95  # what a step leaves of the weight of those before it
 START_RATE, START_TRIALS = 0.7, 20.0  # acceptance before anything is known
 
 
@@ -68,17 +69,41 @@ def _class(probability: float) -> int:
     return min(int(probability * CLASSES), CLASSES - 1)
 
 
+class Throughput:
+    """Tokens a second of the last steps, by what the curves say that they cost, so that equal curves decide alike."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0  # per session and step, decayed
+
+    def rate(self, sessions: int) -> float:
+        """Of so many sessions together; 0 before anything is known."""
+        return sessions * self._tokens / self._seconds if self._seconds else 0.0
+
+    def add(self, sessions: int, tokens: int, seconds: float) -> None:
+        self._tokens = self._tokens * LATELY + tokens / sessions
+        self._seconds = self._seconds * LATELY + seconds
+
+
 class Pace:
     """Expected tokens and seconds of one step of all sessions, while it is being drafted."""
 
-    def __init__(self, target: CostCurve, draft: CostCurve, rows: int, tokens: float) -> None:
-        """What rows cost in a forward of target and draft; what the step verifies and brings so far: rows and tokens."""
+    def __init__(self, target: CostCurve, draft: CostCurve, rows: int, tokens: float, rate: float = 0.0) -> None:
+        """What rows cost in a forward of target and draft; what the step verifies and brings so far: rows and tokens.
+
+        rate: tokens a second of late. Time spent on a step with poor prospects is taken from richer ones, so it must earn that.
+        """
         self._target, self._draft = target, draft
         self._rows, self._tokens = rows, tokens
+        self._rate = rate
         self._drafted = 0.0  # seconds
 
+    @property
+    def drafted(self) -> float:
+        """Seconds of the draft model's forwards so far."""
+        return self._drafted
+
     def pays(self, rivals: Sequence[float], reached: float, rate: float, most: int, company: int, *, grows: bool) -> bool:
-        """Whether some number of further tokens, up to `most`, raises the expected tokens a second.
+        """Whether some number of further tokens, up to `most`, earns more than the time it takes would otherwise bring.
 
         rivals[d]: probability that the session's own tree is accepted d + 1 tokens beyond where the chain ends; it brings that
         much anyway. reached: probability that the chain is accepted as far as it goes. rate: of each further token. company:
@@ -93,8 +118,9 @@ class Pace:
         costs = self._target.table(self._rows + most)
         rows = costs[self._rows + steps] if grows else costs[self._rows]
         each = float(self._draft.table(company)[company]) / company
-        rates = (self._tokens + gained) / (rows + self._drafted + steps * each)
-        return bool(rates.max() > self._tokens / (costs[self._rows] + self._drafted))
+        now = costs[self._rows]
+        earned = max(self._rate, self._tokens / (now + self._drafted))  # tokens a second
+        return bool(np.max(gained - earned * (rows - now + steps * each)) > 0.0)
 
     def add(self, gain: float, *, grows: bool) -> None:
         """Take in a token that was drafted."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from app.engine.choose import is_greedy
-from app.engine.draft_control import LONGEST, DraftAcceptance, Pace
+from app.engine.draft_control import LONGEST, DraftAcceptance, Pace, Throughput
 from app.engine.draft_model import Chain, DraftCache, DraftModel
 from app.engine.hybrid import Proposal, depth_chances, merge
 from app.engine.session import Session
@@ -55,6 +55,8 @@ class Drafting:
 
     def __init__(self, model: DraftModel | None) -> None:
         self._model = model
+        self._throughput = Throughput()
+        self._drafted = 0.0  # seconds of the draft model in this step, by its curve
 
     def draft(self, sessions: Sequence[Session], curve: CostCurve | None) -> list[Draft]:
         """A draft for each session, those of controlled sessions cut to what pays for all of them together."""
@@ -62,16 +64,22 @@ class Drafting:
         floor = 0.0
         if controlled and curve is not None:
             floor = curve.floor(len(sessions), max(sessions[index].budget for index in controlled))
+        self._drafted = 0.0
         drafts = [Draft(Proposal(_own_tree(session, floor if session.controlled else 0.0))) for session in sessions]
         able = [index for index, session in enumerate(sessions) if _readable(session) is not None]
         if self._model is not None and able:
             pace = None
             if curve is not None and self._model.curve is not None:
-                pace = _pace(drafts, controlled, curve, self._model.curve)
+                pace = _pace(drafts, controlled, curve, self._model.curve, self._throughput.rate(len(sessions)))
             self._write_ahead(self._model, sessions, drafts, able, pace)
+            self._drafted = pace.drafted if pace is not None else 0.0
         if controlled and curve is not None:
             _cut(drafts, controlled, curve)
         return drafts
+
+    def account(self, sessions: int, rows: int, tokens: int, curve: CostCurve) -> None:
+        """Take in what a step of so many sessions verified and emitted."""
+        self._throughput.add(sessions, tokens, float(curve.table(rows)[rows]) + self._drafted)
 
     def judge(self, session: Session, draft: Draft, path: Sequence[int], tokens: Sequence[int]) -> None:
         """Tell whoever drafted what became of it. path, tokens: as accepted and emitted; tokens[i] came after path[i]."""
@@ -166,10 +174,10 @@ def _cut(drafts: list[Draft], controlled: Sequence[int], curve: CostCurve) -> No
         drafts[index].proposal = drafts[index].proposal.first(nodes)
 
 
-def _pace(drafts: Sequence[Draft], controlled: Sequence[int], curve: CostCurve, draft_curve: CostCurve) -> Pace:
+def _pace(drafts: Sequence[Draft], controlled: Sequence[int], curve: CostCurve, draft_curve: CostCurve, rate: float) -> Pace:
     """Where the step stands without the draft model."""
     nodes = [len(draft.proposal.tree) for draft in drafts]
     for index, share in zip(controlled, _shares(drafts, controlled, curve) if controlled else (), strict=True):
         nodes[index] = share
     tokens = sum(float(draft.proposal.tree.confidence[:n].sum()) for draft, n in zip(drafts, nodes, strict=True))
-    return Pace(curve, draft_curve, sum(nodes), tokens)
+    return Pace(curve, draft_curve, sum(nodes), tokens, rate)

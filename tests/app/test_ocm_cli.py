@@ -21,11 +21,12 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     def call(*words: str, store: str | None = None, table: str = TABLE) -> tuple[int, str]:
         url = store or f"sqlite:{tmp_path / 'ocm.sqlite3'}"
         monkeypatch.setattr(sys, "argv", ["racer-csd", "ocm", *words, "--store", url, "--fingerprint", table])
-        with pytest.raises(SystemExit) as left:
+        code: object = 0
+        try:
             cli.main()
-            sys.exit(0)
+        except SystemExit as left:
+            code = left.code
         printed = capsys.readouterr()
-        code = left.value.code
         return (code if isinstance(code, int) else 0), printed.out + printed.err
 
     return call

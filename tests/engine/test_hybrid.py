@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.engine.draft_control import Pace, Throughput
 from app.engine.errors import InvalidRequest
 from app.engine.hybrid import depth_chances, merge
 from app.engine.request import SamplingParams, SpeculationParams
 from racer.auto import AutoDrafter
+from racer.budget import CostCurve
 from racer.tree import DraftTree, Source
 from tests.engine.drafting import CHEAP, DEAR, DRAFT_SEED, GREEDY, PLAIN, PROMPTS, SEEDED, answer, ask, pair, similar
 from tests.engine.test_control import FLAT, Steps
@@ -169,3 +171,15 @@ def test_hybrid_takes_one_policy_alone():
     with pair() as engine, pytest.raises(InvalidRequest, match="auto alone") as caught:
         answer(engine, "z", GREEDY, 4, replace(HYBRID, policy="paper"))
     assert caught.value.param == "speculative.policy"
+
+
+def test_a_token_must_earn_what_its_time_brings_elsewhere():
+    target, draft = CostCurve([1, 64], [0.1, 0.1]), CostCurve([1, 16], [0.05, 0.05])
+    poor = Pace(target, draft, rows=1, tokens=1.0)
+    rich = Pace(target, draft, rows=1, tokens=1.0, rate=25.0)
+    assert poor.pays([], 1.0, 0.7, most=1, company=1, grows=True)  # 0.7 tokens for half the time of a step of one
+    assert not rich.pays([], 1.0, 0.7, most=1, company=1, grows=True)  # half a step brings 1.25 tokens by now
+    lately = Throughput()
+    assert lately.rate(2) == 0.0
+    lately.add(2, 6, 0.1)
+    assert lately.rate(2) == pytest.approx(60.0) and lately.rate(1) == pytest.approx(30.0)
