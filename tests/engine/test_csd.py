@@ -14,6 +14,7 @@ from app.engine.errors import InvalidRequest, ModelLoadError
 from app.engine.events import StepRecord
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.target import PackedTarget
+from tests.engine.drafting import CHEAP, FLAT
 from tests.models import build
 from tests.tiny import loaded, tiny_engine
 
@@ -41,7 +42,7 @@ def choices(tokens: Sequence[int]) -> list[int]:
 @pytest.mark.parametrize("drafter", ["draft_model", "hybrid", "racer"])
 def test_only_rescued_tokens_differ_from_the_targets_choice_on_the_emitted_text(drafter: str):
     speculation = SpeculationParams(drafter, "csd", max_nodes=12, fixed_budget=True, rule="scg", tau=1e-12)  # type: ignore[arg-type]
-    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED) as engine:
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
         done = answer(engine, speculation)
     differing = sum(token != choice for token, choice in zip(done.token_ids, choices(done.token_ids), strict=True))
     assert differing == done.finished.stats.rescues
@@ -63,12 +64,12 @@ def test_only_rescued_tokens_differ_from_the_targets_choice_on_the_emitted_text(
 )
 def test_without_room_for_a_rescue_the_answer_is_plains(drafter: str, sampling: SamplingParams, limits: dict[str, object]):
     speculation = SpeculationParams(**{"drafter": drafter, "verifier": "csd", **limits})  # type: ignore[arg-type]
-    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED) as engine:
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
         assert answer(engine, speculation, sampling).token_ids == answer(engine, PLAIN, sampling).token_ids
 
 
 def test_the_memory_learns_while_serving_and_then_nominates():
-    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED) as engine:
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
         assert engine.corrections is not None
         chain = SpeculationParams("draft_model", "exact", max_nodes=7, fixed_budget=True)
         plain = answer(engine, PLAIN).token_ids
@@ -84,7 +85,7 @@ def test_the_memory_learns_while_serving_and_then_nominates():
 
 
 def test_stop_tokens_neither_are_rescued_nor_give_way():
-    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED) as engine:
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
         free = answer(engine, EAGER)
         rescued = [t for t, choice in zip(free.token_ids, choices(free.token_ids), strict=True) if t != choice]
         stop = rescued[0]
@@ -97,7 +98,7 @@ def test_stop_tokens_neither_are_rescued_nor_give_way():
 
 def test_no_special_token_is_ever_emitted_by_a_rescue():
     eos = frozenset({2})
-    with tiny_engine(eos=eos, draft=loaded(seed=1), csd=ALLOWED) as engine:
+    with tiny_engine(eos=eos, draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
         done = answer(engine, EAGER, n=120)
     for token, choice in zip(done.token_ids, choices(done.token_ids), strict=True):
         if token != choice:
@@ -116,7 +117,9 @@ def test_the_counts_of_steps_and_answers_agree():
             return lambda *_: None
 
     heard = Sum()
-    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, observer=heard) as engine:
+    with tiny_engine(
+        eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP, observer=heard
+    ) as engine:
         done = answer(engine, EAGER)
     stats = done.finished.stats
     assert stats.rescues == sum(step.rescues for step in heard.steps) > 0
@@ -137,7 +140,7 @@ def test_the_counts_of_steps_and_answers_agree():
     ],
 )
 def test_values_that_cannot_be_are_refused(speculation: SpeculationParams, param: str):
-    with tiny_engine(csd=ALLOWED) as engine, pytest.raises(InvalidRequest) as caught:
+    with tiny_engine(csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine, pytest.raises(InvalidRequest) as caught:
         answer(engine, speculation)
     assert caught.value.param == param
 
