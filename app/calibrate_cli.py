@@ -57,7 +57,12 @@ def run(
     from app.engine.correction import CsdConfig
     from app.engine.engine import Engine, EngineConfig
     from csd.exchange import write
+    from csd.stores.url import open_store
 
+    try:
+        open_store(store, "any")  # before anything is read
+    except ValueError as error:
+        raise SettingsError(f"--store: {error}") from error
     try:
         items = read_items(data, limit, fractions(part))
         given = {"mode": mode, "target": target, "draft": draft, "max_tokens": max_tokens, "gamma": gamma, "generate": generate}
@@ -66,10 +71,7 @@ def run(
         )
     except (CalibrationDataError, LineLogError) as error:
         raise SettingsError(str(error)) from error
-    try:
-        config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True, store=store))
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True, store=store))
     with Engine.from_pretrained(target, config, draft=draft, dtype=dtype, device=device, threads=threads) as engine:
         try:
             fill(

@@ -77,6 +77,8 @@ def serve(**flags: Any) -> None:
         raise SettingsError("WEB_CONCURRENCY asks for several workers, but one process holds the model; unset it")
     from app.main import run
 
+    _csd(settings)  # a store that cannot be is wrong usage, not a failed load
+
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.exit(run(settings, lambda: load_engine(settings), _one_line))
 

@@ -83,3 +83,20 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(run: Call, tmp_path:
 def test_a_server_that_is_away_is_a_failure_without_the_password(run: Call) -> None:
     code, text = run("show", store="redis://:hunter2@127.0.0.1:1/0")
     assert code == 1 and "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve", "--port", "0", "--store", "mysql://host/db"),
+        ("calibrate", "--target", "t", "--draft", "d", "--data", "absent.jsonl", "--store", "mysql://host/db"),
+    ],
+)
+def test_serve_and_calibrate_refuse_a_store_before_they_load_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["racer-csd", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert "store must be one of" in capsys.readouterr().err
