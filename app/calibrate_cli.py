@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -13,7 +13,7 @@ from app.bench_cli import INTERRUPTED, DataGroup, fractions
 from app.settings import SettingsError
 
 if TYPE_CHECKING:
-    from app.calibration.run import Progress
+    from app.calibration.run import Mode, Progress
 
 
 calibrate = typer.Typer(
@@ -77,7 +77,7 @@ def run(
             fill(
                 engine,
                 items,
-                mode,  # type: ignore[arg-type]
+                cast("Mode", mode),
                 journal,
                 max_tokens=max_tokens,
                 gamma=gamma,

@@ -126,7 +126,6 @@ class Engine(ProgramCalls):
             logger.warning("the context is cut from %d to %d tokens: more KV does not fit the budget", limit, max_context)
         self._tenants = Tenants(config.racer, enabled=config.warm_start)
         self._shared = Shared()
-        self._shared_csd = Shared()  # csd accepts more of the same candidates: what it teaches stays apart
         decoder = Decoder(
             target,
             vocab_size=vocab_size,
@@ -158,6 +157,8 @@ class Engine(ProgramCalls):
             csd=config.csd.allowed and target.trees,
         )
         self._prior = self._new_prior(loaded, memory) if target.trees else None
+        # csd accepts more of the same candidates: what it teaches stays apart; the prior rows are the model's, for both
+        self._shared_csd = Shared(self._shared.prior_ids, self._shared.prior_probs)
         self.corrections: Corrections | None = None
         if self.info.csd:
             self.corrections = Corrections(config.csd, table_fingerprint(loaded, draft))

@@ -21,20 +21,16 @@ class QualityMode:
     needs_draft: bool = False
 
 
-def _chain(**changes: object) -> SpeculationParams:
-    base = SpeculationParams("draft_model", max_nodes=GAMMA + 1, fixed_budget=True)
-    return replace(base, **changes)  # type: ignore[arg-type]
-
-
+CHAIN = SpeculationParams("draft_model", max_nodes=GAMMA + 1, fixed_budget=True)
 MODES = {
     mode.name: mode
     for mode in (
         QualityMode(PLAIN, SpeculationParams("none")),
-        QualityMode("sd", _chain(), True),
-        QualityMode("csd", _chain(verifier="csd", rule="both"), True),
-        QualityMode("ocm", _chain(verifier="csd", rule="ocm"), True),
-        QualityMode("scg", _chain(verifier="csd", rule="scg"), True),
-        QualityMode("static", _chain(verifier="csd", rule="static"), True),
+        QualityMode("sd", CHAIN, True),
+        QualityMode("csd", replace(CHAIN, verifier="csd", rule="both"), True),
+        QualityMode("ocm", replace(CHAIN, verifier="csd", rule="ocm"), True),
+        QualityMode("scg", replace(CHAIN, verifier="csd", rule="scg"), True),
+        QualityMode("static", replace(CHAIN, verifier="csd", rule="static"), True),
         QualityMode("racer", SpeculationParams("racer")),
         QualityMode("racer+csd", SpeculationParams("racer", verifier="csd", rule="both")),
         QualityMode("hybrid", SpeculationParams("hybrid"), True),

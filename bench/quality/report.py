@@ -76,10 +76,24 @@ def _figures(runs: dict[str, Outcome], plain: dict[str, Outcome], problems: Sequ
 def as_markdown(report: dict[str, Any]) -> str:
     """One table per task, and one of all."""
     first = next(iter(report["modes"].values()))
-    parts = [f"# Quality on {report['problems']} problems", "## All", _table(report["modes"], None)]
+    parts = [f"# Quality on {report['problems']} problems", "## All", _table(report["modes"], None), *_doubts(report["modes"])]
     for task in first["tasks"]:
         parts += [f"## {task}", _table(report["modes"], task)]
     return "\n\n".join(parts) + "\n"
+
+
+def _doubts(modes: dict[str, Any]) -> list[str]:
+    """For each mode whose accuracy is not plain's: how many problems it would take to tell whether that is more than chance."""
+    plain = modes[PLAIN]["overall"]["accuracy"]
+    said = []
+    for name, figures in modes.items():
+        share = figures["overall"]["accuracy"]
+        if share is not None and plain is not None and share != plain:
+            needed = samples_to_tell((share + plain) / 2, abs(share - plain))
+            said.append(
+                f"- {name}: {100 * (share - plain):+.0f} points against plain; to tell that from chance takes {needed} problems"
+            )
+    return ["\n".join(said)] if said else []
 
 
 def _table(modes: dict[str, Any], task: str | None) -> str:

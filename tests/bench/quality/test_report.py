@@ -35,6 +35,14 @@ def test_a_mode_is_compared_on_the_problems_that_all_modes_answered():
     assert "| csd | 2.50x |" in as_markdown(report)
 
 
+def test_a_report_says_how_many_problems_a_difference_takes():
+    outcomes = [PLAIN, replace(PLAIN, problem="p/2", right=False), FAST, replace(FAST, problem="p/2")]
+    assert "csd: +50 points against plain; to tell that from chance takes 12 problems" in as_markdown(
+        build(outcomes, ["plain", "csd"], seed=0)
+    )
+    assert "from chance" not in as_markdown(build([PLAIN], ["plain"], seed=0))
+
+
 def test_open_text_has_no_accuracy():
     report = build([replace(PLAIN, right=None)], ["plain"], seed=0)
     assert report["modes"]["plain"]["overall"]["accuracy"] is None
