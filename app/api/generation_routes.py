@@ -10,21 +10,21 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.body import read_body
+from app.api.details import Asked
 from app.api.disconnect import run_until_gone
 from app.api.errors import bad_value
 from app.api.gate import CLIENT_LEFT, name_request
 from app.api.generations import Generations
-from app.api.preparation import chat_requests, completion_requests
-from app.api.replies import CHAT, COMPLETION, Answer, Reply, ReplyKind, dump
+from app.api.preparation import Prepared, chat_requests, completion_requests
+from app.api.replies import CHAT, COMPLETION, Reply, ReplyKind, dump
 from app.api.schemas import ChatBody, CompletionBody, GenerationBody
 from app.api.service import service_of
+from app.api.sessions import SESSION_HEADER, conversation_name
 from app.api.streaming import EventStream, frames
 from app.engine.errors import InvalidRequest
 from app.engine.events import Finished
 from app.engine.interface import EngineInterface
-from app.engine.request import GenerationRequest
 from app.settings import Settings
-from app.text.codec import TextCodec
 
 router = APIRouter()
 Body = TypeVar("Body", bound=GenerationBody)
@@ -43,7 +43,7 @@ async def chat_completions(request: Request) -> Response:
 async def _generate(
     request: Request,
     model: type[Body],
-    prepare: Callable[[Body, EngineInterface, str], list[GenerationRequest]],
+    prepare: Callable[[Body, EngineInterface, str, str | None], Prepared],
     kind: ReplyKind,
 ) -> Response:
     """Everything that can be refused is refused here, before the first byte, streamed or not."""
@@ -52,30 +52,35 @@ async def _generate(
     body = await read_body(request, model, service)
     service.check_model(body.model)
     _check_places(body, service.settings)
-    reply = Reply(kind, name_request(request, kind.prefix), engine.info.name, service.fingerprint)
+    name = name_request(request, kind.prefix)
+    tenant = request.state.tenant
+    conversation = conversation_name(body.session_id, request.headers.get(SESSION_HEADER))
+    choices = body.n * (len(body.prompt) if isinstance(body, CompletionBody) else 1)
+    if conversation is not None and choices > 1:
+        raise bad_value("`session_id` needs one prompt and one choice: a conversation goes on with one answer.", "session_id")
     generations = Generations(service.metrics, service.settings.request_timeout)
 
-    def submit() -> int:
+    def submit() -> Prepared:
         try:
-            requests = prepare(body, engine, request.state.tenant)
-            generations.submit(engine, requests)
+            prepared = prepare(body, engine, tenant, conversation)
+            generations.submit(engine, prepared.requests)
         except InvalidRequest as error:
             if error.param == "prompt" and isinstance(body, ChatBody):  # the engine knows ids, not where they come from
                 error.param = "messages"
             raise
-        return len(requests)
+        return prepared
 
     try:
-        count = await to_thread.run_sync(submit, limiter=service.text_work)
+        prepared = await to_thread.run_sync(submit, limiter=service.text_work)
     except BaseException:
         generations.cancel()
         raise
-    tracer = engine.codec if body.speculative.trace else None
+    asked = Asked(engine.codec, body.speculative.trace, kind.logprobs if body.wants_logprobs else None)
+    reply = Reply(kind, name, engine.info.name, service.fingerprint, asked, prepared.echoes, body.n)
     if body.stream:
-        silence = service.keep_alive_after
-        stream = frames(reply, generations, keep_alive_after=silence, include_usage=body.include_usage, tracer=tracer)
+        stream = frames(reply, generations, keep_alive_after=service.keep_alive_after, include_usage=body.include_usage)
         return EventStream(stream, generations.cancel)
-    work = _collect(reply, generations, count, tracer)
+    work = _collect(reply, generations)
     content = await run_until_gone(request.receive, work, generations.cancel)
     if content is None:
         return Response(status_code=CLIENT_LEFT)
@@ -87,17 +92,20 @@ def _check_places(body: GenerationBody, settings: Settings) -> None:
     places = settings.max_running + settings.max_queued
     if isinstance(body, CompletionBody) and len(body.prompt) > places:
         raise bad_value(f"`prompt` may hold at most {places} prompts: this server has no more places.", "prompt")
+    prompts = len(body.prompt) if isinstance(body, CompletionBody) else 1
+    if prompts * body.n > places:
+        raise bad_value(f"`n` asks for more choices than the {places} places of this server.", "n")
 
 
-async def _collect(reply: Reply, generations: Generations, count: int, tracer: TextCodec | None) -> bytes:
+async def _collect(reply: Reply, generations: Generations) -> bytes:
     """The whole answer. Raises what a generation raises."""
-    answers = [Answer(index) for index in range(count)]
-    left = count
+    answers = reply.answers()
+    left = len(answers)
     while left:
         item = await generations.next()
         if item is None:
             continue
         index, event = item
-        answers[index].add(event, tracer)
+        answers[index].add(event)
         left -= isinstance(event, Finished)
-    return dump(reply.whole(answers, trace=tracer is not None))
+    return dump(reply.whole(answers))

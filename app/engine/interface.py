@@ -59,6 +59,8 @@ class EngineStatus:
     heartbeat_age: float  # seconds since the worker last went round its loop (it does so at least once a second)
     alive: bool  # the worker thread runs
     ready: bool  # the model produced a token, and the engine accepts work
+    conversations: int = 0  # kept between their turns
+    conversation_rows: int = 0  # rows of KV that they hold
     store: StoreStatus | None = None  # None where csd is not allowed: there is no memory then
 
 
