@@ -110,7 +110,9 @@ class Container:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._unshare.kill()  # its only child dies with it
+        if self._unshare.poll() is None:
+            for child in psutil.Process(self._unshare.pid).children():
+                child.kill()  # process 1: all others in the container die with it
         self._unshare.communicate(timeout=30)
 
     @property

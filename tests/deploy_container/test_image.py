@@ -56,7 +56,7 @@ def container(image: Image, mounts: Mounts, port: int) -> Iterator[Container]:
 
 
 def check_answers(port: int, **fields: Any) -> None:
-    body = {"model": "tiny", "prompt": "abcabcabc", "max_tokens": 12, "ignore_eos": True, **fields}
+    body = {"prompt": "abcabcabc", "max_tokens": 12, "ignore_eos": True, **fields}
     reply = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=PATIENCE)
     assert reply.status_code == 200, reply.text
     assert reply.json()["usage"]["completion_tokens"] == 12
@@ -84,8 +84,8 @@ def test_the_image_as_compose_runs_it(container: Container, port: int, mounts: M
     assert fields["NSpid"].split()[-1] == "1"
     assert int(fields["CapEff"], 16) == int(fields["CapBnd"], 16) == 0
     assert fields["NoNewPrivs"].strip() == "1"
-    for path in ("/", "/opt/racer-csd", "/etc", "/home"):
-        assert "Read-only file system" in container.execute(["touch", f"{path}/x"], user="0:0").stderr or path == "/home"
+    for path in ("/", "/opt/racer-csd", "/etc"):
+        assert "Read-only file system" in container.execute(["touch", f"{path}/x"], user="0:0").stderr
     assert httpx.get(f"http://127.0.0.1:{port}/ready").json()["threads"] == 1
 
     check_answers(port, temperature=0)
