@@ -64,7 +64,7 @@ VOLUME ["/var/cache/racer-csd"]
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 # The first start fetches and converts the model: until start-period is over, a failure does not count.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --start-interval=2s --retries=3 \
+HEALTHCHECK --interval=5s --timeout=5s --start-period=10m --retries=3 \
   CMD ["python", "/opt/racer-csd/bin/healthcheck.py"]
 ENTRYPOINT ["/opt/racer-csd/bin/entrypoint.sh"]
 CMD ["serve"]

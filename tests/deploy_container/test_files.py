@@ -75,7 +75,9 @@ def test_the_build_context_holds_what_the_dockerfile_copies_and_no_more() -> Non
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
     assert lines[0] == "*"
     allowed = {line[1:] for line in lines if line.startswith("!")}
-    copies = [line for stage in dockerfile.read().values() for line in stage if line.word == "COPY" and "from" not in line.options]
+    copies = [
+        line for stage in dockerfile.read().values() for line in stage if line.word == "COPY" and "from" not in line.options
+    ]
     copied = {source for line in copies for source in line.paths[:-1]}
     assert copied == allowed
     assert all((ROOT / path).exists() for path in copied)
@@ -207,7 +209,11 @@ def test_manifests_agree_with_each_other() -> None:
     assert manifest("podmonitor")["spec"]["podMetricsEndpoints"][0]["port"] == port
     assert manifest("networkpolicy")["spec"]["ingress"][0]["ports"] == [{"port": port}]
     name = deployment["metadata"]["name"]
-    assert manifest("hpa")["spec"]["scaleTargetRef"]["name"] == manifest("keda-scaledobject")["spec"]["scaleTargetRef"]["name"] == name
+    assert (
+        manifest("hpa")["spec"]["scaleTargetRef"]["name"]
+        == manifest("keda-scaledobject")["spec"]["scaleTargetRef"]["name"]
+        == name
+    )
     sources = container()["envFrom"]
     assert sources[0]["configMapRef"]["name"] == manifest("configmap")["metadata"]["name"]
     assert sources[1]["secretRef"]["name"] == manifest("secret.example")["metadata"]["name"]
