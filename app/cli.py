@@ -86,7 +86,7 @@ def serve(**flags: Any) -> None:
 
 
 def _die_of_sigterm() -> None:
-    """Until the server has a handler of its own: process 1 of a container has no default action, so the signal would be lost."""
+    """Until the server has a handler: process 1 of a container has no default action, and would never see the signal."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 

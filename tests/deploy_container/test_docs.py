@@ -10,12 +10,12 @@ import pytest
 
 from app.api.gate import ROUTES
 from app.metrics import Metrics
-from app.settings import ENV_PREFIX, Settings
+from app.settings import ENV_PREFIX
 from tests.deploy_container import dockerfile
 from tests.deploy_container.dockerfile import ROOT
+from tests.deploy_container.test_files import FLUSH, SETTINGS
 
 TEXT = (ROOT / "docs/deployment.md").read_text()
-SETTINGS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
 FILES = sorted(
     set(re.findall(r"\b(?:deploy|docker|docs|tests)/[\w./-]*\w|\bdocker-compose[\w.]*\.yml|\brequirements\.lock", TEXT))
 )
@@ -75,7 +75,7 @@ def test_the_systemd_unit() -> None:
     environment = dict(value.split("=", 1) for name, value in pairs if name == "Environment")
     unit = dict(pairs)
     assert {name for name in environment if name.startswith(ENV_PREFIX)} <= SETTINGS
-    assert int(unit["TimeoutStopSec"]) > int(environment["RACER_SHUTDOWN_GRACE"]) + 2
+    assert int(unit["TimeoutStopSec"]) > int(environment["RACER_SHUTDOWN_GRACE"]) + FLUSH
     cache = Path("/var/cache") / unit["CacheDirectory"]
     assert environment["RACER_CACHE_DIR"] == unit["WorkingDirectory"] == str(cache)
     assert dockerfile.environment(dockerfile.read()["final"], "")["RACER_CACHE_DIR"] == str(cache)

@@ -11,12 +11,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]
+import kubernetes_validate
 import pytest
 import yaml
 from cloudcoil.models.keda.v1alpha1 import ScaledObject
 from cloudcoil.models.prometheus_operator.v1 import PodMonitor
 
+import app.engine.correction
+import app.main
 from app.api.gate import ROUTES
 from app.metrics import Metrics
 from app.settings import ENV_PREFIX, Settings
@@ -27,7 +29,7 @@ COMPOSE = ("docker-compose.yml", "docker-compose.gpu.yml")
 KUBERNETES = ROOT / "deploy/kubernetes"
 MANIFESTS = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
 CUSTOM: dict[str, Any] = {"ScaledObject": ScaledObject, "PodMonitor": PodMonitor}
-FLUSH = 2  # seconds that the server takes for last bytes, after its grace
+FLUSH = app.main.FLUSH_SECONDS + app.engine.correction.FLUSH_SECONDS  # seconds that the end takes at most, after the grace
 SETTINGS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
 
 
@@ -245,7 +247,7 @@ def test_the_pod_is_confined_as_the_image_expects() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     mounts = {mount["mountPath"] for mount in container()["volumeMounts"]}
-    assert mounts == {dockerfile.last(final, "VOLUME").arguments[0], "/tmp"}  # noqa: S108 - the container's
+    assert mounts == {dockerfile.last(final, "VOLUME").arguments[0], "/tmp"}
     assert str(container()["ports"][0]["containerPort"]) == dockerfile.environment(final, "")["RACER_PORT"]
 
 

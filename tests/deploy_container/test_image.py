@@ -126,7 +126,7 @@ def test_any_user_with_a_local_model_and_nothing_to_write_to(image: Image, model
 
 def test_a_model_that_has_to_be_fetched_and_a_volume_of_somebody_else(image: Image, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    mounts = Mounts(dict.fromkeys(image.volumes, tmp_path), {}, {"/tmp": TMPFS + "mode=1777"})  # noqa: S108 - the container's
+    mounts = Mounts(dict.fromkeys(image.volumes, tmp_path), {}, {"/tmp": TMPFS + "mode=1777"})
     port = str(free_port())
     with Container(image, mounts, user="1234:1234", RACER_PORT=port, RACER_TARGET="smollm2") as container:
         code, output = container.wait(PATIENCE)
