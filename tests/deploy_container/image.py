@@ -26,6 +26,7 @@ BASE_PATH = "/opt/python/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib64")
 ETC = ("passwd", "group", "shadow", "gshadow", "login.defs", "nsswitch.conf", "ld.so.cache", "default/useradd")
 DEVICES = ("null", "zero", "full", "random", "urandom")
+SERVICE = "/opt/racer-csd/bin/racer-csd"  # what process 1 becomes
 DEPENDENCIES = "requirements.lock"  # what marks the step that downloads
 
 
@@ -120,11 +121,11 @@ class Container:
         """Of process 1, once it has become the service, as this machine numbers it."""
         wait_until(lambda: bool(self._server()) or self._unshare.poll() is not None)
         assert self._unshare.poll() is None, self.wait()
-        return self._server()[0].pid
+        return int(self._server()[0].pid)
 
     def _server(self) -> list[psutil.Process]:
         children = psutil.Process(self._unshare.pid).children() if self._unshare.poll() is None else []
-        return [child for child in children if "racer-csd" in " ".join(child.cmdline()[1:2])]
+        return [child for child in children if child.cmdline()[1:2] == [SERVICE]]
 
     def execute(self, command: Sequence[str], user: str | None = None) -> subprocess.CompletedProcess[str]:
         """As `docker exec`."""
@@ -175,12 +176,13 @@ def _enter(
     lent = [Path("/", name) for name in SYSTEM if not Path("/", name).is_symlink() and Path("/", name).exists()]
     lent += [Path(path) for path in (sys.prefix, sys.base_prefix) if not Path(path).is_relative_to("/usr")]
     steps = [f"mount --bind {_quoted(root)} {_quoted(root)}"]
-    for path in lent:
-        steps += _bind(path, _inside(root, path), read_only=True)
+    for host in lent:
+        steps += _bind(host, _inside(root, host), read_only=True)
     for name in DEVICES:
         steps += _bind(Path("/dev", name), _inside(root, f"/dev/{name}", folder=False), read_only=False)
     steps.append(f"mount -t proc proc {_quoted(root / 'proc')}")
-    for path, options in mounts.tmpfs.items():
+    # what every engine gives a container
+    for path, options in {"/dev/shm": "noexec,nosuid,nodev,size=64m,mode=1777", **mounts.tmpfs}.items():
         steps.append(f"mount -t tmpfs -o {options} tmpfs {_quoted(_inside(root, path))}")
     for path, here in mounts.volumes.items():
         steps += _bind(here, _inside(root, path), read_only=False)

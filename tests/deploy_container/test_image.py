@@ -109,17 +109,18 @@ def test_sigterm_while_the_model_loads(image: Image, mounts: Mounts) -> None:
 
 
 def test_any_user_with_a_local_model_and_nothing_to_write_to(image: Image, model: Path, tmp_path: Path) -> None:
-    """`docker run --user 1234:1234 --read-only`, with a volume that belongs to somebody else."""
+    """`docker run --user 1234:1234 --read-only`, with a volume that belongs to somebody else: what is left is /dev/shm."""
     port = free_port()
     volumes = dict.fromkeys(image.volumes, tmp_path)
     tmp_path.chmod(0o755)
     mounts = Mounts(volumes, {"/models/tiny": model})
     variables = {"RACER_TARGET": "/models/tiny", "RACER_PORT": str(port), "HF_HUB_OFFLINE": "1"}
-    # /tmp is part of the root, and read-only with it
     with Container(image, mounts, user="1234:1234", **variables) as container:
         wait_until(container.healthy, PATIENCE)
         assert "Uid:\t1234" in Path(f"/proc/{container.pid}/status").read_text()
         check_answers(port, temperature=0)
+        assert "Read-only file system" in container.execute(["touch", "/tmp/x"]).stderr
+        assert "Permission denied" in container.execute(["touch", f"{image.volumes[0]}/x"]).stderr
         check_ends(container)
     assert not list(tmp_path.iterdir())
 
