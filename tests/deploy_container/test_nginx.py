@@ -150,7 +150,7 @@ def test_a_client_that_leaves_frees_its_slot(client: httpx.Client, replicas: lis
 def test_the_session_header_picks_the_replica(client: httpx.Client, replicas: list[Replica]) -> None:
     for replica in replicas:
         replica.engine.allow()
-    homes = {}
+    homes: dict[int, int] = {}
     for turn in range(2):
         for number in range(16):
             before = [replica.asked for replica in replicas]
