@@ -25,6 +25,7 @@ serve: $(VENV)/.installed
 	exec $(BIN)/racer-csd serve $(ARGS)
 
 test: $(VENV)/.installed
+	tests/system_packages.sh nginx
 	$(BIN)/racer-csd fetch smollm2
 	$(BIN)/python -m pytest $(ARGS)
 
