@@ -24,8 +24,8 @@ METHOD = (
     "tokens_per_s: completion tokens of the answered requests over the seconds of the blocks, each from its first request sent "
     "to its last answer. ttft: to the first text; tpot: per token after the first; pause: the longest between two pieces of "
     "text of an answer. Times count from when a request was sent, in an open loop from when it was due. mat: tokens emitted by "
-    "verify steps over verify steps, of all requests together. ratio_to_plain: of tokens_per_s, in one run, blocks interleaved. "
-    "Failed requests count in errors alone."
+    "verify steps over verify steps, of all requests together. ratio_to_plain: of tokens_per_s, in one run, its blocks "
+    "interleaved. Failed requests count in errors alone."
 )
 
 

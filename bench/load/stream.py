@@ -33,7 +33,7 @@ class StreamReader:
 
     def __init__(self, started: float) -> None:
         self._started = started
-        self._text = hashlib.sha256()
+        self._pieces: list[str] = []
         self._done = False
         self.first: float | None = None  # time of the first text, or of the end of an answer without any
         self.last = started  # time of the last text, or of the end
@@ -67,9 +67,14 @@ class StreamReader:
             raise StreamError("no_usage", "the stream had no usage chunk, so its tokens cannot be counted")
 
     @property
+    def text(self) -> str:
+        """All that came so far; several choices are joined as they came."""
+        return "".join(self._pieces)
+
+    @property
     def digest(self) -> str:
         """Of the text so far: equal texts have equal ones."""
-        return self._text.hexdigest()[:16]
+        return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()[:16]
 
     def _progress(self, text: str, at: float) -> None:
         if self.first is None:
@@ -77,4 +82,4 @@ class StreamReader:
         else:
             self.longest_pause = max(self.longest_pause, at - self.last)
         self.last = at
-        self._text.update(text.encode("utf-8", "replace"))
+        self._pieces.append(text)
