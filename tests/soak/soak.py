@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import httpx
 
 from bench.load.stream import DONE, payloads
-from tests.api.support import CHAT, samples
+from tests.api.support import CHAT, parse_page
 from tests.servers import RedisServer
 from tests.soak.checks import Page, at_rest, check_clients, check_page, check_quiet
 from tests.soak.faults import StoreFaults
@@ -148,7 +148,7 @@ async def _look_until(look: Callable[[], Awaitable[Seen]], good: Callable[[Seen]
 
 
 async def _page(http: httpx.AsyncClient) -> Page:
-    return await asyncio.to_thread(samples, httpx.Client(base_url=http.base_url))
+    return parse_page((await http.get("/metrics")).text)
 
 
 async def _quiet(http: httpx.AsyncClient, ledger: Ledger, seed: int, before: Page) -> Page:
