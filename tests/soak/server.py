@@ -44,6 +44,7 @@ def save_model(directory: Path) -> Path:
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(4.0)  # so that its greedy text is varied
+    hf.utils.logging.disable_progress_bar()
     model.save_pretrained(directory)
     tokenizer().save_pretrained(directory)
     (directory / "template.jinja").write_text(TEMPLATE)

@@ -41,8 +41,8 @@ class Bounds:
 
 
 LONG = Bounds(growth=0.05, health_p99=0.1, health_max=1.0)
-# Seconds after its start a process still takes memory for its first long prompts, and a test may share its cores
-SHORT = Bounds(growth=0.25, health_p99=5.0, health_max=10.0)
+# seconds after its start a process still takes memory for the first of everything, and a test may share its cores
+SHORT = Bounds(growth=0.15, health_p99=1.0, health_max=5.0)
 
 
 @dataclass(slots=True)
@@ -196,18 +196,20 @@ def _check_watch(watch: Watch, bounds: Bounds, ledger: Ledger) -> None:
 async def _end(http: httpx.AsyncClient, server: ServerProcess, ledger: Ledger) -> None:
     """SIGTERM while streams run: each ends as an answer or with an error frame, and the process with code 0."""
     body = {"messages": user("On and on"), "max_tokens": 1900, "ignore_eos": True, "stream": True}
-    begun = asyncio.Event()
+    begun = asyncio.Barrier(MAX_RUNNING + 1)
 
     async def last_payload() -> bytes:
         last = b""
         async with http.stream("POST", CHAT, json=body) as reply:
             async for payload in payloads(reply.aiter_bytes()):
-                begun.set()
+                if not last:
+                    await begun.wait()
                 last = payload
         return last
 
     streams = [asyncio.create_task(last_payload()) for _ in range(MAX_RUNNING)]
-    await begun.wait()
+    async with asyncio.timeout(PATIENCE):
+        await begun.wait()
     server.terminate()
     for end in await asyncio.gather(*streams):
         ledger.check(end == DONE or b'"error"' in end, f"a stream of a server that stops ended with {end[:200]!r}")

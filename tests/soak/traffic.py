@@ -33,7 +33,7 @@ EXACT: tuple[tuple[str, dict[str, Any]], ...] = (
     (COMPLETIONS, {"prompt": "The quick brown fox", "temperature": 1.0, "seed": 7, "max_tokens": 40, "ignore_eos": True}),
     (COMPLETIONS, {"prompt": "0123456789" * 60, "temperature": 0, "max_tokens": 16}),
     (CHAT, {"messages": user("Hello"), "temperature": 0, "max_tokens": 32, "ignore_eos": True}),
-    (CHAT, {"messages": user("Tell me more"), "temperature": 0.7, "top_p": 0.9, "seed": 3, "max_completion_tokens": 24}),
+    (CHAT, {"messages": user("Tell me more"), "temperature": 0.7, "top_p": 0.9, "seed": 3, "max_tokens": 24}),
 )
 
 
@@ -54,7 +54,7 @@ class Traffic:
             (self.answer_not_awaited, 10),
             (self.half_a_request, 2),
             (self.refused, 12),
-            (self.crowd, 2),
+            (self.crowd, 1),
         )
 
     async def one(self) -> None:
@@ -104,14 +104,15 @@ class Traffic:
 
     async def stream_left(self) -> None:
         """Leaves after some pieces of text."""
-        body = {"messages": user(self._text(60)), "max_tokens": 1000, "ignore_eos": True, "stream": True}
+        longest = 1000
+        body = {"messages": user(self._text(60)), "max_tokens": longest, "ignore_eos": True, "stream": True}
         wanted = self._random.randrange(12)
         async with self._http.stream("POST", CHAT, json=body) as reply:
             if reply.status_code != 200:
                 await reply.aread()
                 self._not_answered(reply)
                 return
-            self.ledger.left(body["max_tokens"])
+            self.ledger.left(longest)
             async for _ in reply.aiter_bytes():
                 if wanted == 0:
                     return
@@ -120,14 +121,15 @@ class Traffic:
     async def answer_not_awaited(self) -> None:
         """Leaves at a random moment: before the body was read, in the queue, in prefill or in decode."""
         text = self._text(self._random.choice((10, 1000)))
-        body = {"prompt": text, "max_tokens": 900, "ignore_eos": True, "stream": self._random.random() < 0.3}
+        longest = 900
+        body = {"prompt": text, "max_tokens": longest, "ignore_eos": True, "stream": self._random.random() < 0.3}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._random.uniform(0.0, LATEST_DROP)):
                 reply = await self._http.post(COMPLETIONS, json=body)
                 if reply.status_code != 200:
                     self._not_answered(reply)
                     return
-        self.ledger.left(body["max_tokens"])
+        self.ledger.left(longest)
 
     async def half_a_request(self) -> None:
         """Sends a part of a request over a bare connection, then nothing, then goes."""
@@ -166,6 +168,7 @@ class Traffic:
         reply = await self._http.post(path, json=body)
         if reply.status_code != 200:
             self._not_answered(reply)
+            self.ledger.left(body["max_tokens"], generations - 1)  # those that found a place before the others did not
             return None
         answer = reply.json()
         self.ledger.answered(answer["usage"], generations)
