@@ -12,6 +12,7 @@ from typing import Literal
 from app.engine.decoder import Decoder
 from app.engine.errors import EngineClosed, EngineError, QueueFull
 from app.engine.events import EngineObserver, FinishReason
+from app.engine.heap import HeapTrim
 from app.engine.session import Session, Stage
 from racer.drafter import Drafter
 
@@ -49,6 +50,7 @@ class Worker:
         self.kv_tokens = kv_tokens
         self.observer = observer
         self.idle = idle
+        self.heap = HeapTrim()
         self.heartbeat = time.monotonic()
         self._waiting: deque[Session] = deque()
         self._running: list[Session] = []
@@ -125,6 +127,7 @@ class Worker:
             while not self._stopping:
                 self.heartbeat = time.monotonic()
                 self._reap()
+                self.heap.trim_if_due()
                 self._admit()
                 if not self._running:
                     if not self._waiting and self._work_idly():
@@ -252,6 +255,7 @@ class Worker:
             if session in self._running:
                 self._running.remove(session)
                 self._reserved -= session.reserved
+                self.heap.session_ended()
             self._wake.notify_all()
         if session.stage is not Stage.ENDED:
             seconds = time.monotonic() - session.submitted_at
