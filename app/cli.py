@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+import app.bench_serve_cli  # noqa: F401 - adds its command to bench
 from app.bench_cli import bench
 from app.calibrate_cli import calibrate
 from app.engine.errors import EngineClosed
