@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 
-from app.engine.events import Delta, EventSink, Finished, FinishReason, SourceName, SpeculationStats, TokenLogprob
+from app.engine.events import Delta, EventSink, Finished, FinishReason, SourceName, SpeculationStats, StepTree, TokenLogprob
 from app.engine.request import GenerationRequest
 from app.text.errors import ChatTemplateError
 
@@ -99,6 +99,7 @@ class SyntheticSession:
         self.drafted = self.accepted = self.steps = 0
         self.histogram: Counter[int] = Counter()
         self.sources: Counter[str] = Counter()
+        self.root = request.prompt_ids[-1]
 
     def advance(self, run: int) -> tuple[int, Counter[str]]:
         """Emit up to run + 1 tokens, cut at the first end. Returns how many, and their sources."""
@@ -113,8 +114,26 @@ class SyntheticSession:
         self.sources.update(names)
         top = self.request.logprobs
         scores = () if top is None else tuple(TokenLogprob(-0.5, ((token, -0.5), (BOS, -2.0))[:top]) for token in ids)
-        self.sink(Delta(tuple(ids), text, tuple(names), logprobs=scores))
+        traced = self.request.speculation.trace and self.emitted > len(ids)  # the first token is no step's
+        tree = self._tree(ids, names) if traced else None
+        self.sink(Delta(tuple(ids), text, tuple(names), logprobs=scores, tree=tree))
+        self.root = ids[-1]
         return len(ids), Counter(names)
+
+    def _tree(self, ids: Sequence[int], names: Sequence[SourceName]) -> StepTree:
+        """The kept drafts in a row, and beside each token a sibling that was not kept, as far as the budget goes."""
+        tokens, parents, sources, accepted = [self.root], [-1], ["target"], [0]
+        for token, name in zip(ids[:-1], names[:-1], strict=True):
+            parents += [accepted[-1]]
+            accepted.append(len(tokens))
+            tokens.append(token)
+            sources.append(name)
+        for place in list(accepted):
+            if len(tokens) < self.nodes:
+                tokens.append((tokens[place] + 1) % BOS)
+                parents.append(place)
+                sources.append("copy_logit")
+        return StepTree(tuple(tokens), tuple(parents), cast("tuple[SourceName, ...]", tuple(sources)), tuple(accepted))
 
     def finished(self, reason: FinishReason) -> Finished:
         depth = max(self.histogram, default=0)

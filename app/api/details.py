@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.engine.events import Delta, TokenLogprob
+from app.engine.events import Delta, StepTree, TokenLogprob
 from app.text.codec import TextCodec
 
 LEAST = -9999.0  # stands for minus infinity, which JSON cannot write
@@ -36,25 +36,29 @@ class TokenDetails:
     asked: Asked
     _trace: list[dict[str, Any]] = field(default_factory=list)
     _tokens: list[tuple[int, TokenLogprob | None]] = field(default_factory=list)
+    _tree: StepTree | None = None  # of the latest step
     _offset: int = 0  # characters of the tokens that were sent
 
     def add(self, delta: Delta, echo: Echo | None = None) -> None:
         """echo: the prompt, with the first delta of a choice that gives it back."""
         if self.asked.trace:
             self._trace += trace_of(delta, self.asked.codec)
+            self._tree = delta.tree or self._tree
         if self.asked.logprobs is not None:
             if echo is not None:
                 self._tokens += zip(echo.ids, delta.prompt_logprobs, strict=True)
             self._tokens += zip(delta.token_ids, delta.logprobs, strict=True)
 
-    def take(self) -> dict[str, Any]:
-        """The members of a choice that tell of all tokens added since the last call."""
+    def take(self, *, tree: bool = False) -> dict[str, Any]:
+        """The members of a choice that tell of all tokens added since the last call; tree: of the latest draft tree too."""
         members: dict[str, Any] = {}
         if self.asked.logprobs is not None:
             tokens, self._tokens = self._tokens, []
             members["logprobs"] = self._chat(tokens) if self.asked.logprobs == "chat" else self._completion(tokens)
         if self.asked.trace:
             members["trace"], self._trace = self._trace, []
+            if tree and self._tree is not None:
+                members["draft_tree"], self._tree = tree_of(self._tree, self.asked.codec), None
         return members
 
     def _chat(self, tokens: Sequence[tuple[int, TokenLogprob | None]]) -> dict[str, Any]:
@@ -99,6 +103,16 @@ def trace_of(delta: Delta, codec: TextCodec) -> list[dict[str, Any]]:
         }
         for place, (token, source) in enumerate(zip(delta.token_ids, delta.sources, strict=True))
     ]
+
+
+def tree_of(tree: StepTree, codec: TextCodec) -> dict[str, Any]:
+    """The draft tree of one step, with the text of every node."""
+    return {
+        "tokens": [codec.decode([token], skip_special_tokens=False) for token in tree.tokens],
+        "parents": tree.parents,
+        "sources": tree.sources,
+        "accepted": tree.accepted,
+    }
 
 
 def _shown(data: bytes) -> str:

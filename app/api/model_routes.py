@@ -11,7 +11,8 @@ from app.api.body import read_body
 from app.api.preparation import check_ids, message_ids, text_ids
 from app.api.schemas import DetokenizeBody, TokenizeBody
 from app.api.service import Service, service_of
-from app.engine.interface import EngineInterface
+from app.engine.interface import EngineInterface, ModelInfo
+from app.settings import Settings
 from app.text.codec import TextCodec
 
 router = APIRouter()
@@ -68,4 +69,22 @@ def _model(service: Service) -> dict[str, Any]:
         "created": service.created,
         "owned_by": "racer-csd",
         "max_model_len": info.max_context,
+        "racer": _offer(info, service.settings),
+    }
+
+
+def _offer(info: ModelInfo, settings: Settings) -> dict[str, Any]:
+    """What requests may ask of speculation here, and what they get when they do not ask."""
+    drafters = ["racer", "draft_model", "hybrid", "none"] if info.draft else ["racer", "none"]
+    csd = info.csd and info.tree_attention
+    return {
+        "drafters": drafters if info.tree_attention else ["none"],
+        "drafter": info.drafter if info.tree_attention else "none",
+        "verifiers": ["exact", "csd"] if csd else ["exact"],
+        "verifier": info.verifier if csd else "exact",
+        "max_nodes": info.max_nodes,
+        "max_context": info.max_context,
+        "draft": info.draft,
+        "lambda": settings.csd_lambda if csd else None,
+        "tau": settings.csd_tau if csd else None,
     }

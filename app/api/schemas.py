@@ -101,7 +101,9 @@ class Speculative(RequestModel):
     max_nodes: int | None = Field(
         default=None, ge=1, description="Nodes of a draft tree, root included; the server sets the maximum"
     )
-    trace: bool = Field(default=False, description="Report the source of every token")
+    trace: bool = Field(
+        default=False, description="Report the source of every token and, streamed, the draft tree of every step"
+    )
 
     @model_validator(mode="after")
     def _exact_rescues_nothing(self) -> Speculative:

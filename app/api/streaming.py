@@ -97,13 +97,13 @@ class _Chunks:
             chunks.append(reply.chunk([reply.choice(index, ROLE_DELTA)], **self._extra))
         if isinstance(event, Finished):
             self.ends.append(event)
-            choice = reply.choice(index, reply.kind.part(_text(answer, event)), event) | answer.details.take()
+            choice = reply.choice(index, reply.kind.part(_text(answer, event)), event) | answer.details.take(tree=True)
             metrics = {"metrics": metrics_of(self.ends)} if last else {}
             chunks.append(reply.chunk([choice], **self._extra, **metrics))
             return chunks
         text = _text(answer, event)
         if text:
-            choice = reply.choice(index, reply.kind.part(text)) | answer.details.take()
+            choice = reply.choice(index, reply.kind.part(text)) | answer.details.take(tree=True)
             chunks.append(reply.chunk([choice], **self._extra))
         return chunks
 

@@ -90,7 +90,7 @@ class Decoder:
             tree = draft.proposal.tree
             with watch.phase("commit"):
                 scores = logprobs_for(session, logits[[start + node for node in walk.path]], walk.tokens)
-                kept = session.emit(walk.tokens, walk.sources, walk.rescued, scores)
+                kept = session.emit(walk.tokens, walk.sources, walk.rescued, scores, (tree, walk.path))
                 session.counts.refused_by_gate += walk.refused_by_gate
                 rescues += sum(place < kept for place in walk.rescued)
                 path = walk.path[:kept]  # the root and the kept drafts but the last emitted token, which is the next root

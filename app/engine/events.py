@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from racer.tree import DraftTree
 
 FinishReason = Literal["stop", "length", "cancelled"]
 SourceName = Literal["retrieval", "copy_logit", "draft_model", "target"]
@@ -46,6 +48,24 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTree:
+    """The draft tree that one verify step checked, for a reader: node 0 is the root, a parent stands before its children.
+
+    tokens, parents, sources: one entry per node; the root has parent -1. accepted: the nodes the step kept, root first.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    sources: tuple[SourceName, ...]
+    accepted: tuple[int, ...]
+
+    @staticmethod
+    def of(tree: DraftTree, accepted: Sequence[int]) -> StepTree:
+        sources = tuple(SOURCE_NAMES[source] for source in tree.source)
+        return StepTree(tuple(tree.tokens.tolist()), tuple(tree.parents.tolist()), sources, tuple(accepted))
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """Tokens emitted by one step. text is what can be shown by now: held-back characters come with a later event.
 
@@ -59,6 +79,7 @@ class Delta:
     rescued: tuple[int, ...] = ()  # places in token_ids that CSD rescued
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    tree: StepTree | None = None  # where the request asks for a trace; the first token has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from app.engine.events import (
     Finished,
     FinishReason,
     SpeculationStats,
+    StepTree,
     TokenLogprob,
 )
 from app.engine.request import GenerationRequest
@@ -30,7 +31,7 @@ from app.text.codec import TextCodec
 from app.text.stops import StopMatcher
 from csd.gate import Rule
 from racer.drafter import Drafter
-from racer.tree import Source
+from racer.tree import DraftTree, Source
 
 PROMPT_TAIL = 8  # prompt tokens that give the first token of a continuation its left context
 
@@ -160,11 +161,13 @@ class Session:
         sources: Sequence[Source],
         rescued: Sequence[int] = (),
         logprobs: Sequence[TokenLogprob] = (),
+        verified: tuple[DraftTree, Sequence[int]] | None = None,
     ) -> int:
         """Append a run of tokens up to the first that ends the answer; returns how many were taken and tells the client.
 
         Cut at the earliest of EOS, stop token, completed stop string and limit, token by token. The last token of a run is
         the target's own choice whether a draft foresaw it or not, and counts as such: emitted = accepted + steps + first.
+        verified: the step's tree and the path of the walk, root first, for a client that asked for a trace.
         """
         pieces: list[str] = []
         taken = 0
@@ -182,7 +185,10 @@ class Session:
             self.rules.accept(tokens[:taken])
         prompt_logprobs, self.prompt_logprobs = tuple(self.prompt_logprobs), []
         names = tuple(SOURCE_NAMES[source] for source in kept)
-        self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), names, marks, tuple(logprobs[:taken]), prompt_logprobs))
+        traced = verified if self.request.speculation.trace else None
+        tree = None if traced is None else StepTree.of(traced[0], traced[1][:taken])
+        scores = tuple(logprobs[:taken])
+        self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), names, marks, scores, prompt_logprobs, tree))
         return taken
 
     def _take(self, token: int, pieces: list[str]) -> bool:

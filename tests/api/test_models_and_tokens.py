@@ -1,15 +1,14 @@
-"""Models, tokenize, detokenize, the page and the description."""
+"""Models, tokenize, detokenize and the description."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from app.api import page
-from app.api.page import render_page
 from tests.api.support import CHAT, HELLO, check_error, client_of
 from tests.synthetic import SyntheticEngine
 
@@ -20,6 +19,39 @@ def test_models(client: TestClient) -> None:
     assert [model["id"] for model in listed["data"]] == ["synthetic"]
     assert client.get("/v1/models/synthetic").json() == listed["data"][0]
     check_error(client.get("/v1/models/org/other"), 404, "model", "model_not_found")
+
+
+def test_a_model_tells_what_requests_may_ask_of_speculation(client: TestClient) -> None:
+    offered = client.get("/v1/models").json()["data"][0]["racer"]
+    assert offered == {
+        "drafters": ["racer", "none"],
+        "drafter": "racer",
+        "verifiers": ["exact"],
+        "verifier": "exact",
+        "max_nodes": 24,
+        "max_context": 4096,
+        "draft": None,
+        "lambda": None,
+        "tau": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "drafters", "verifiers"),
+    [
+        ({"draft": "small"}, ["racer", "draft_model", "hybrid", "none"], ["exact"]),
+        ({"csd": True}, ["racer", "none"], ["exact", "csd"]),
+        ({"csd": True, "draft": "small", "tree_attention": False}, ["none"], ["exact"]),
+    ],
+)
+def test_the_offer_follows_the_engine(changes: dict[str, Any], drafters: list[str], verifiers: list[str]) -> None:
+    engine = SyntheticEngine()
+    engine.info = replace(engine.info, **changes)
+    with client_of(lambda: engine, csd_lambda=3.0) as client:
+        offered = client.get("/v1/models").json()["data"][0]["racer"]
+    assert (offered["drafters"], offered["verifiers"]) == (drafters, verifiers)
+    assert offered["drafter"] in drafters
+    assert offered["lambda"] == (3.0 if "csd" in verifiers else None)
 
 
 def test_a_name_with_a_slash() -> None:
@@ -67,23 +99,6 @@ def test_bad_bodies(client: TestClient, path: str, body: Any, param: str) -> Non
 def test_unknown_model(client: TestClient) -> None:
     check_error(client.post("/tokenize", json={"prompt": "a", "model": "x"}), 404, "model", "model_not_found")
     check_error(client.post("/detokenize", json={"tokens": [1], "model": "x"}), 404, "model", "model_not_found")
-
-
-def test_the_page_asks_nobody_else(client: TestClient) -> None:
-    reply = client.get("/")
-    assert reply.headers["content-type"].startswith("text/html")
-    assert "synthetic" in reply.text
-    assert set(re.findall(r"https?://[\w.:-]+", reply.text)) <= {"http://127.0.0.1:8000"}
-    assert not re.search(r'(src|href)="(https?:)?//', reply.text)
-    assert "/docs" in reply.text
-    assert "/metrics" in reply.text
-
-
-def test_the_page_escapes_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(page, "PAGE_FILE", tmp_path / "index.html")
-    assert "<b>" not in render_page("<b>'\"$x</b>")
-    (tmp_path / "index.html").write_text("own page")
-    assert render_page("x") == "own page"
 
 
 def test_the_description_names_every_route_and_body(client: TestClient) -> None:
