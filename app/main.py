@@ -18,7 +18,7 @@ import uvicorn
 from anyio import to_thread
 from fastapi import FastAPI
 
-from app.api import generation_routes, model_routes, ocm_routes, operation_routes
+from app.api import generation_routes, model_routes, ocm_routes, operation_routes, page
 from app.api.errors import install_error_handlers
 from app.api.gate import ROUTES, Gate
 from app.api.openapi import describe
@@ -63,7 +63,7 @@ def create_app(
     app.state.service = service
     app.openapi = functools.partial(describe, app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for routes in (generation_routes, model_routes, operation_routes, ocm_routes):
+    for routes in (generation_routes, model_routes, operation_routes, ocm_routes, page):
         app.include_router(routes.router)
     app.add_middleware(Gate, service=service)
     return app

@@ -7,6 +7,12 @@ import hmac
 from collections.abc import Sequence
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/metrics", "/docs", "/openapi.json"})
+OPEN_PREFIX = "/web/"  # files of the playground
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no key."""
+    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
 
 class KeyRing:

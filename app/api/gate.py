@@ -8,7 +8,7 @@ import uuid
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.auth import OPEN_PATHS
+from app.api.auth import OPEN_PREFIX, is_open
 from app.api.errors import forbidden, server_error, unauthorized
 from app.api.service import Service
 
@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 ROUTES = (
     "/",
+    "/web/{file}",
     "/health",
     "/ready",
     "/metrics",
@@ -63,7 +64,7 @@ class Gate:
             state["tenant"] = tenant or ""
             if scope["path"].startswith(ADMIN):
                 await self._admin(scope, receive, send_marked)
-            elif tenant is None and scope["path"] not in OPEN_PATHS:
+            elif tenant is None and not is_open(scope["path"]):
                 await unauthorized().response()(scope, receive, send_marked)
             else:
                 await self._app(scope, receive, send_marked)
@@ -97,4 +98,6 @@ def _authorization(scope: Scope) -> bytes | None:
 
 
 def _route(path: str) -> str:
+    if path.startswith(OPEN_PREFIX):
+        return "/web/{file}"
     return "/v1/models/{model}" if path.startswith("/v1/models/") else path

@@ -1,4 +1,4 @@
-"""GET /health, /ready, /metrics and the page at /."""
+"""GET /health, /ready and /metrics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
-from app.api.page import render_page
 from app.api.service import not_ready, service_of
 from app.metrics import CONTENT_TYPE
 
@@ -69,8 +68,3 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     page = await to_thread.run_sync(service_of(request).metrics.render)
     return Response(page, headers={"Content-Type": CONTENT_TYPE})
-
-
-@router.get("/", include_in_schema=False)
-async def page(request: Request) -> Response:
-    return HTMLResponse(await to_thread.run_sync(render_page, service_of(request).settings.served_name))

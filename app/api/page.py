@@ -1,50 +1,79 @@
-"""The page at /: app/web/index.html where it exists, else a short one that says what runs here and how to ask it."""
+"""The playground: the page at / and the files beside it, out of app/web, with caching by ETag and a closed security policy."""
 
 from __future__ import annotations
 
-import html
-import json
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 
-PAGE_FILE = Path(__file__).parent.parent / "web" / "index.html"
+from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>racer-csd: ${model}</title>
-<style>
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }
-pre { padding: 1rem; overflow-x: auto; border: 1px solid #8886; border-radius: 6px; }
-</style>
-</head>
-<body>
-<h1>${model}</h1>
-<p>This server speaks the OpenAI protocol and decodes speculatively with RACER.</p>
-<ul>
-<li><a href="/docs">API reference</a></li>
-<li><a href="/metrics">Metrics</a></li>
-<li><a href="/ready">State</a></li>
-</ul>
-<pre id="curl">curl ${origin}/v1/chat/completions \\
-  -H 'Content-Type: application/json' \\
-  -d '${body}'</pre>
-<script>
-const pre = document.getElementById("curl");
-pre.textContent = pre.textContent.replace("http://127.0.0.1:8000", location.origin);
-</script>
-</body>
-</html>
-""")
+WEB = Path(__file__).parent.parent / "web"
+INDEX = "index.html"
+# Named here: what the machine's own table says about .js differs from one to the next, and browsers run no module of another type.
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+HEADERS = {
+    # Everything comes from this server and nothing may be asked of another; no inline script, style or handler runs.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-cache",  # kept by browsers, and asked for again with the ETag: a new version is seen at once
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+router = APIRouter()
 
 
-def render_page(model: str) -> str:
-    """HTML that asks no other host for anything."""
-    if PAGE_FILE.is_file():
-        return PAGE_FILE.read_text(encoding="utf-8")
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
-    filled = {"model": model, "origin": "http://127.0.0.1:8000", "body": body}
-    return _PAGE.substitute({name: html.escape(value) for name, value in filled.items()})
+@dataclass(frozen=True, slots=True)
+class WebFile:
+    content: bytes
+    media_type: str
+    etag: str
+
+
+@router.get("/", include_in_schema=False)
+async def page(request: Request) -> Response:
+    return _reply(request, INDEX)
+
+
+@router.get("/web/{name}", include_in_schema=False)
+async def web_file(request: Request, name: str) -> Response:
+    return _reply(request, name)
+
+
+@functools.cache
+def web_files() -> Mapping[str, WebFile]:
+    """File name -> file, read once: the closed set of what is served."""
+    found = {}
+    for path in sorted(WEB.iterdir()):
+        if path.suffix in TYPES:
+            content = path.read_bytes()
+            found[path.name] = WebFile(content, TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return found
+
+
+def _reply(request: Request, name: str) -> Response:
+    """200 with the file, or 304 when the client has it. Raises HTTPException 404."""
+    file = web_files().get(name)
+    if file is None:
+        raise HTTPException(404)
+    headers = {**HEADERS, "ETag": file.etag}
+    if _known(request.headers.get("if-none-match", ""), file.etag):
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers={**headers, "Content-Type": file.media_type})
+
+
+def _known(header: str, etag: str) -> bool:
+    """If-None-Match compares weakly (RFC 9110, 13.1.2): a proxy that compresses marks the tag as weak."""
+    return header.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in header.split(","))
