@@ -128,7 +128,7 @@ class SyntheticSession:
             accepted.append(len(tokens))
             tokens.append(token)
             sources.append(name)
-        for place in list(accepted):
+        for place in accepted:
             if len(tokens) < self.nodes:
                 tokens.append((tokens[place] + 1) % BOS)
                 parents.append(place)

@@ -25,6 +25,7 @@ class Playground {
     this.plainRate = 0; // tokens per second of the latest plain run
     this.calibrated = 0; // the same by the server's own measurement, where it has one
     this.savedAt = 0;
+    this.leaving = false;
     this.settings = new Settings(() => this.connect());
     this.live = new Live((run, step) => this.mark(run, step));
     this.turns = loadTurns();
@@ -106,7 +107,7 @@ class Playground {
         this.#grown(turn, view, run, pieces);
       }
     } catch (error) {
-      run.state = error.name === "AbortError" ? "stopped" : "failed";
+      run.state = error.name === "AbortError" ? "stopped" : this.leaving ? "interrupted" : "failed";
       run.error = run.state === "failed" ? error.message : "";
       if (error.status === 401 || error.status === 0) this.connect();
     }
@@ -201,6 +202,10 @@ class Playground {
     byId("stop").addEventListener("click", () => this.stop());
     byId("clear").addEventListener("click", () => this.clear());
     addEventListener("pagehide", () => saveTurns(this.turns));
+    addEventListener("beforeunload", () => {
+      this.leaving = true; // what breaks from here on is no failure
+      setTimeout(() => (this.leaving = false), 1000); // the user may have stayed
+    });
     for (const button of document.querySelectorAll(".views button")) button.addEventListener("click", () => turnTo(button.dataset.view));
     for (const [title, what, prompt] of EXAMPLES) {
       const button = el("button", { type: "button" }, el("b", { textContent: title }), el("span", { textContent: what }));

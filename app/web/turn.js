@@ -9,7 +9,7 @@ const ENDS = {
   stop: "complete",
   length: "cut at max tokens",
   stopped: "stopped",
-  interrupted: "interrupted by a reload",
+  interrupted: "interrupted",
 };
 
 export class TurnView {

@@ -44,7 +44,7 @@ def client_of(factory: Callable[[], EngineInterface], *, wait: bool = True, **ch
 
 
 @contextmanager
-def served(engine: SyntheticEngine, **changes: Any) -> Iterator[str]:
+def served(engine: EngineInterface, **changes: Any) -> Iterator[str]:
     """The base URL of a real server with this engine."""
     app = create_app(new_settings(**changes), lambda: engine)
     with serving(app) as url:
