@@ -29,6 +29,7 @@ serve: $(VENV)/.installed
 test: $(VENV)/.installed
 	tests/system_packages.sh nginx
 	$(BIN)/racer-csd fetch smollm2
+	tests/install_browsers.sh
 	$(BIN)/python -m pytest $(ARGS)
 
 soak: $(VENV)/.installed

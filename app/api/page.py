@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 WEB = Path(__file__).parent.parent / "web"
 INDEX = "index.html"
-# Named here: what the machine's own table says about .js differs from one to the next, and browsers run no module of another type.
+# Named here: what machines' own tables say about .js differs, and browsers run no module of another type.
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

@@ -10,9 +10,9 @@ export function loadTurns() {
   return turns.map((turn) => ({ prompt: turn.prompt, runs: turn.runs.map((run) => Run.fromJSON(run)) }));
 }
 
-/** False where it does not fit: the page goes on without. */
+/** Where storage is full, the latest turns are kept alone. */
 export function saveTurns(turns) {
-  return write(CONVERSATION, turns);
+  return write(CONVERSATION, turns) || write(CONVERSATION, turns.slice(-3));
 }
 
 export function read(name) {
@@ -23,6 +23,7 @@ export function read(name) {
   }
 }
 
+/** False where it does not fit, or storage is off: the page goes on without. */
 export function write(name, value) {
   try {
     sessionStorage.setItem(name, JSON.stringify(value));

@@ -63,6 +63,8 @@ export class TurnView {
 class AnswerView {
   constructor(run, lane, onPick) {
     this.run = run;
+    this.line = ""; // the last one so far
+    this.code = false;
     this.text = el("div", { className: "text" });
     this.meta = el("p", { className: "meta" });
     this.failure = el("div", { className: "failure", role: "alert" });
@@ -76,11 +78,23 @@ class AnswerView {
   }
 
   grow(pieces) {
-    this.text.append(...pieces.map(tokenOf));
+    for (const piece of pieces) {
+      const breaks = piece[0].match(/^\n*/)[0].length; // the rest stands on the next line
+      this.#follow(piece[0].slice(0, breaks));
+      this.text.append(tokenOf(piece, this.code));
+      this.#follow(piece[0].slice(breaks));
+    }
     this.element.classList.toggle("running", this.run.state === "running");
     if (this.run.trees.length > 1) this.element.dataset.steps = this.run.trees.length;
     this.meta.replaceChildren(...metaOf(this.run));
     if (this.run.error && !this.failure.hasChildNodes()) this.failure.append(el("p", { className: "error", textContent: this.run.error }));
+  }
+
+  // Between two lines that begin with three backticks stands code.
+  #follow(text) {
+    const lines = (this.line + text).split("\n");
+    this.line = lines.pop();
+    for (const line of lines) if (line.trimStart().startsWith("```")) this.code = !this.code;
   }
 
   mark(step) {
@@ -90,9 +104,10 @@ class AnswerView {
   }
 }
 
-function tokenOf([text, source, rescued, step]) {
+function tokenOf([text, source, rescued, step], code) {
   const title = `${source}${rescued ? ", rescued" : ""}, ${step ? `step ${step}` : "first token"}`;
-  return el("span", { className: rescued ? "token rescued" : "token", textContent: text, title, data: { source, step } });
+  const className = `token${rescued ? " rescued" : ""}${code ? " code" : ""}`;
+  return el("span", { className, textContent: text, title, data: { source, step } });
 }
 
 function metaOf(run) {

@@ -17,7 +17,6 @@ from starlette.testclient import TestClient
 from app.engine.interface import EngineInterface
 from app.main import create_app
 from app.settings import Settings
-from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+from app.engine.correction import CsdConfig
 from app.engine.engine import Engine, EngineConfig
+from app.engine.loading import LoadedModel
 from app.text.codec import TextCodec
 from tests.engine.drafting import CHEAP, FLAT
 from tests.tiny import loaded, tokenizer
@@ -13,9 +14,10 @@ from tests.tiny import loaded, tokenizer
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 
 
-def chatting(**given: Any) -> Engine:
-    """An engine on a random model with a chat template; the answer ends with its budget alone. given: draft, settings."""
+def chatting(draft: LoadedModel | None = None, csd: CsdConfig | None = None) -> Engine:
+    """An engine on a random model with a chat template; the answer ends with its budget alone."""
     model = replace(loaded(eos=frozenset()), codec=TextCodec(tokenizer(), frozenset(), TEMPLATE))
-    draft = given.pop("draft", None)
-    curves = {"cost_curve": FLAT, "draft_curve": CHEAP if draft else ()}
-    return Engine(model, EngineConfig(max_nodes=24, prior_rows=0, **curves, **given), draft=draft)
+    config = EngineConfig(
+        max_nodes=24, prior_rows=0, cost_curve=FLAT, draft_curve=CHEAP if draft else (), csd=csd or CsdConfig()
+    )
+    return Engine(model, config, draft=draft)

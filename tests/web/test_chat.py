@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from app.engine.request import GenerationRequest
 from tests.api.support import CHAT
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
@@ -22,6 +25,10 @@ def plain_answer(page: Playground, prompt: str, **fields: object) -> dict[str, o
     return dict(choice)
 
 
+def grown(page: Playground, length: int) -> bool:
+    return len(page.answers()[-1]) > length
+
+
 def test_an_answer_streams_in_and_every_token_is_coloured_by_its_source(visit: Opener) -> None:
     engine = SyntheticEngine(manual=True)
     page = visit(engine)
@@ -29,7 +36,7 @@ def test_an_answer_streams_in_and_every_token_is_coloured_by_its_source(visit: O
     seen = ""
     for _ in range(4):
         engine.allow(3)
-        wait_until(lambda before=len(seen): len(page.answers()[-1]) > before)
+        wait_until(functools.partial(grown, page, len(seen)))
         assert page.answers()[-1].startswith(seen)
         seen = page.answers()[-1]
         assert page.busy
@@ -126,6 +133,26 @@ def test_a_failure_in_the_stream_is_shown_beside_what_came(visit: Opener) -> Non
     wait_until(lambda: bool(page.errors()))
     assert page.answers()[0]
     assert not page.busy
+
+
+def test_a_full_server_says_when_to_come_again(visit: Opener) -> None:
+    engine = SyntheticEngine(manual=True, max_running=1, max_queued=0)
+    page = visit(engine)
+    engine.submit(GenerationRequest((1,)), lambda event: None)
+    page.send(PROMPT)
+    wait_until(lambda: bool(page.errors()))
+    assert "Try again in" in page.errors()[0]
+
+
+def test_code_stands_in_a_fixed_width(page: Playground) -> None:
+    pieces = ["Here:\n``", "`python\n", "x =", " 1\n", "```", "\nand ", "`y`"]
+    script = """(() => {
+        const run = {lane: "spec", state: "stop", trees: [], tokens: 0};
+        run.pieces = args[0].map((text) => [text, "target", false, 1]);
+        const view = new m.TurnView({prompt: "", runs: [run]}, () => {});
+        return [...view.element.querySelectorAll(".code")].map((one) => one.textContent);
+    })()"""
+    assert page.module("turn.js", script, pieces) == ["x =", " 1\n", "```"]
 
 
 def test_a_server_that_is_gone_is_named(page: Playground, engine: SyntheticEngine) -> None:

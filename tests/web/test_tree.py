@@ -144,5 +144,7 @@ def test_tokens_are_laid_over_the_text_without_changing_it(page: Playground) -> 
     ],
 )
 def test_tokens_that_are_not_what_they_show(page: Playground, text: str, tokens: list[str], pieces: list[Any]) -> None:
-    script = "m.alignTokens(args[0], args[1].map((text, place) => ({text, place}))).map(([text, one]) => [text, one.place ?? -1])"
+    script = (
+        "m.alignTokens(args[0], args[1].map((text, place) => ({text, place}))).map(([text, one]) => [text, one.place ?? -1])"
+    )
     assert page.module("align.js", script, text, tokens) == pieces
