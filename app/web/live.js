@@ -5,7 +5,7 @@ import { SOURCES, speedup } from "./run.js";
 import { describe, drawTree } from "./tree.js";
 
 const NAMES = {
-  retrieval: ["retrieval", "seen in this session"],
+  retrieval: ["retrieval", "seen before"],
   copy_logit: ["copy-logit", "ranked high before"],
   draft_model: ["draft model", "written ahead by it"],
   target: ["target", "the model itself"],
@@ -66,7 +66,7 @@ export class Live {
     const ratio = run && run.lane === "spec" ? speedup(run, this.base.rate) : 0;
     figure("mat", run?.mat ? run.mat.toFixed(2) : "–");
     figure("rate", run?.rate ? run.rate.toFixed(1) : "–");
-    figure("speedup", ratio ? `${this.base.measured ? "" : "≈"}${ratio.toFixed(2)}×` : "–");
+    figure("speedup", ratio ? `${this.base.measured ? "" : "≈"}${ratio.toFixed(ratio < 10 ? 2 : 1)}×` : "–");
     byId("speedup-note").textContent = ratio ? this.base.from : "race to measure";
     byId("mat-note").textContent = run?.steps ? `${run.steps} steps` : "tokens a step";
     this.#drawShares();

@@ -4,7 +4,8 @@ import { svg } from "./dom.js";
 
 const ROW = 26;
 const HEIGHT = 20;
-const GAP = 22; // between columns
+const GAP = 24; // between columns where something branches
+const LINK = 8; // where nothing does: long copies are long chains
 const CHARACTER = 7.3; // width of one in the drawing's font
 const LONGEST = 14; // characters shown of a token
 const MARGIN = 4;
@@ -52,15 +53,17 @@ function addLast(nodes, end, last) {
 /** Draws into box. */
 export function drawTree(box, tree, last) {
   const nodes = layOut(tree, last);
-  const columns = [];
+  const widths = [];
+  const gaps = [];
   for (const node of nodes) {
     node.label = label(node.text);
     node.width = Math.max(HEIGHT, [...node.label].length * CHARACTER + 12);
-    columns[node.column] = Math.max(columns[node.column] ?? 0, node.width);
+    widths[node.column] = Math.max(widths[node.column] ?? 0, node.width);
+    gaps[node.column] = Math.max(gaps[node.column] ?? LINK, node.children.length > 1 ? GAP : LINK);
   }
   const lefts = [MARGIN];
-  for (const width of columns) lefts.push(lefts.at(-1) + width + GAP);
-  const width = lefts.at(-1) - GAP + MARGIN;
+  widths.forEach((width, column) => lefts.push(lefts[column] + width + gaps[column]));
+  const width = lefts.at(-1) - gaps.at(-1) + MARGIN;
   const height = (Math.max(...nodes.map((node) => node.row)) + 1) * ROW + MARGIN;
   const edges = svg("g");
   const pills = svg("g");
@@ -86,8 +89,8 @@ export function describe(tree, last) {
 
 function edge(parent, lefts, to, kept) {
   const from = { x: lefts[parent.column] + parent.width, y: parent.row * ROW + ROW / 2 };
-  const middle = lefts[parent.column + 1] - GAP / 2;
-  const bend = from.y === to.y ? `H${to.x}` : `H${middle - 6}C${middle + 4} ${from.y} ${middle - 6} ${to.y} ${to.x} ${to.y}`;
+  const fork = to.x - GAP + 4; // past the widest node of the parent's column
+  const bend = from.y === to.y ? `H${to.x}` : `H${fork}C${fork + 10} ${from.y} ${to.x - 12} ${to.y} ${to.x} ${to.y}`;
   return svg("path", { class: kept ? "edge kept" : "edge", d: `M${from.x} ${from.y}${bend}` });
 }
 

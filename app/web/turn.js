@@ -11,6 +11,7 @@ const ENDS = {
   stopped: "stopped",
   interrupted: "interrupted",
 };
+const FENCE = /^ *```/; // begins a line
 
 export class TurnView {
   /** turn: {prompt, runs}. onPick(run, step): a token was clicked whose step can be shown. */
@@ -48,6 +49,7 @@ export class TurnView {
     this.lanes = el("div", { className: "lanes" });
     this.verdict = el("p", { className: "verdict" });
     this.chart = el("div");
+    new ResizeObserver(this.drawRace).observe(this.chart); // its text keeps its size
     this.body.className = "race";
     this.body.prepend(this.verdict, this.chart, this.lanes);
   }
@@ -81,7 +83,7 @@ class AnswerView {
     for (const piece of pieces) {
       const breaks = piece[0].match(/^\n*/)[0].length; // the rest stands on the next line
       this.#follow(piece[0].slice(0, breaks));
-      this.text.append(tokenOf(piece, this.code));
+      this.text.append(tokenOf(piece, this.code || FENCE.test(this.line + piece[0])));
       this.#follow(piece[0].slice(breaks));
     }
     this.element.classList.toggle("running", this.run.state === "running");
@@ -90,11 +92,11 @@ class AnswerView {
     if (this.run.error && !this.failure.hasChildNodes()) this.failure.append(el("p", { className: "error", textContent: this.run.error }));
   }
 
-  // Between two lines that begin with three backticks stands code.
+  // Between two fences stands code.
   #follow(text) {
     const lines = (this.line + text).split("\n");
     this.line = lines.pop();
-    for (const line of lines) if (line.trimStart().startsWith("```")) this.code = !this.code;
+    for (const line of lines) if (FENCE.test(line)) this.code = !this.code;
   }
 
   mark(step) {
@@ -125,7 +127,7 @@ function metaOf(run) {
 function verdict(spec, plain) {
   if (!plain) return [el("strong", { textContent: "Race" }), "First with speculation, then plain: neither slows the other down."];
   const ratio = speedup(spec, plain.rate);
-  const size = ratio ? `${ratio.toFixed(2)}×` : "–";
+  const size = ratio ? `${ratio.toFixed(ratio < 10 ? 2 : 1)}×` : "–";
   if (plain.state === "running") return [el("strong", { textContent: size }), "so far; plain decoding is on its way."];
   if (!ratio) return ["No comparison: a run was too short or broke off."];
   const word = ratio >= 1 ? "as fast as plain decoding" : "of plain decoding's speed";

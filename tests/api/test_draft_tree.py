@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from app.engine.engine import Engine, EngineConfig
-from app.engine.events import SOURCE_NAMES
+from app.engine.events import SOURCE_NAMES, Delta, Event
+from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from racer.drafter import RacerConfig
 from tests.api.support import BASE, BOTH, CHAT, COMPLETIONS, client_of, stream, text_of
 from tests.engine.drafting import FLAT
-from tests.tiny import loaded
+from tests.tiny import loaded, tiny_engine
 
 BODY: dict[str, Any] = {"prompt": "abcabcabcabc", "max_tokens": 48, "temperature": 0, "ignore_eos": True}
 TRACE = {"trace": True}
@@ -66,6 +68,27 @@ def test_a_plain_step_has_the_root_alone(tiny: TestClient) -> None:
     for step in steps:
         assert step["draft_tree"]["parents"] == [-1]
         assert step["draft_tree"]["accepted"] == [0]
+
+
+def test_the_engine_builds_no_tree_that_nobody_asked_for() -> None:
+    for trace in (False, True):
+        deltas: list[Delta] = []
+        ended = threading.Event()
+
+        def hear(event: Event, deltas: list[Delta] = deltas, ended: threading.Event = ended) -> None:
+            if isinstance(event, Delta):
+                deltas.append(event)
+            else:
+                ended.set()
+
+        with tiny_engine(cost_curve=FLAT) as engine:
+            request = GenerationRequest(
+                (5, 6, 7), SamplingParams(0.0), StopParams(20, ignore_eos=True), SpeculationParams(trace=trace)
+            )
+            engine.submit(request, hear)
+            assert ended.wait(30.0)
+        assert [delta.tree is not None for delta in deltas] == [False, *([trace] * (len(deltas) - 1))]
+        assert len(deltas) > 1
 
 
 @BOTH

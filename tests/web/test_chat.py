@@ -152,7 +152,7 @@ def test_code_stands_in_a_fixed_width(page: Playground) -> None:
         const view = new m.TurnView({prompt: "", runs: [run]}, () => {});
         return [...view.element.querySelectorAll(".code")].map((one) => one.textContent);
     })()"""
-    assert page.module("turn.js", script, pieces) == ["x =", " 1\n", "```"]
+    assert page.module("turn.js", script, pieces) == ["`python\n", "x =", " 1\n", "```"]
 
 
 def test_a_server_that_is_gone_is_named(page: Playground, engine: SyntheticEngine) -> None:
