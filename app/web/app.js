@@ -6,7 +6,7 @@ import { byId, el } from "./dom.js";
 import { Live } from "./live.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
-import { loadTurns, saveTurns } from "./store.js";
+import { loadTurns, saveTurns, sessionId } from "./store.js";
 import { TurnView } from "./turn.js";
 
 const RETRY_AFTER = 2000; // milliseconds until the server is asked again whether its model is loaded
@@ -29,6 +29,7 @@ class Playground {
     this.settings = new Settings(() => this.connect());
     this.live = new Live((run, step) => this.mark(run, step));
     this.turns = loadTurns();
+    this.session = sessionId();
     this.views = this.turns.map((turn) => this.#view(turn));
     this.#restore();
     this.#listen();
@@ -66,6 +67,7 @@ class Playground {
     const seed = this.settings.seed(racing);
     for (const lane of racing ? ["spec", "plain"] : [this.settings.plain ? "plain" : "spec"]) {
       const body = { model: this.model?.id, messages, stream: true, ...this.settings.request(lane, seed) };
+      if (!racing) body.session_id = this.session; // in a race both read the whole prompt, or one would start ahead
       if (!(await this.#answer(turn, view, new Run(lane), body, racing))) break;
     }
     this.#busy(null);
@@ -80,6 +82,7 @@ class Playground {
     this.stop();
     this.turns = [];
     this.views = [];
+    this.session = sessionId({ fresh: true });
     byId("turns").replaceChildren();
     byId("welcome").hidden = false;
     this.live.show(null);

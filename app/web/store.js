@@ -3,11 +3,21 @@
 import { Run } from "./run.js";
 
 const CONVERSATION = "racer-conversation";
+const SESSION = "racer-session";
 
 /** Turns [{prompt, runs}] of before a reload. */
 export function loadTurns() {
   const turns = read(CONVERSATION) ?? [];
   return turns.map((turn) => ({ prompt: turn.prompt, runs: turn.runs.map((run) => Run.fromJSON(run)) }));
+}
+
+/** The session_id under which the server keeps this conversation between its turns; with fresh, a new one. */
+export function sessionId({ fresh = false } = {}) {
+  const kept = fresh ? null : read(SESSION);
+  if (kept) return kept;
+  const id = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  write(SESSION, id);
+  return id;
 }
 
 /** Where storage is full, the latest turns are kept alone. */

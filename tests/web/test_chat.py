@@ -101,6 +101,21 @@ def test_the_model_is_told_the_conversation_until_it_is_cleared(page: Playground
     assert PROMPT not in engine.codec.decode(engine.requests[-1].prompt_ids)
 
 
+def test_the_server_may_keep_the_conversation_until_it_is_cleared(page: Playground, engine: SyntheticEngine) -> None:
+    page.ask(PROMPT)
+    page.driver.refresh()
+    wait_until(lambda: page.text("#served") == "synthetic")
+    page.ask("More")
+    page.one("#clear").click()
+    page.ask("Anew")
+    first, second, third = (request.conversation for request in engine.requests)
+    assert first == second is not None
+    assert third not in (None, first)
+    page.race()
+    page.ask("Race")
+    assert [request.conversation for request in engine.requests[3:]] == [None, None]  # neither starts ahead
+
+
 def test_an_example_asks(page: Playground, engine: SyntheticEngine) -> None:
     page.all("#examples button")[1].click()
     wait_until(lambda: bool(page.answers()) and not page.busy)
