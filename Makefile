@@ -28,8 +28,8 @@ serve: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	tests/system_packages.sh nginx
+	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tests/system_packages.sh chromium chromium-driver
 	$(BIN)/racer-csd fetch smollm2
-	tests/install_browsers.sh
 	$(BIN)/python -m pytest $(ARGS)
 
 soak: $(VENV)/.installed

@@ -31,7 +31,7 @@ def command(name: str) -> str:
     """Where a program is. Raises RuntimeError that says how to get it."""
     path = shutil.which(name)
     if path is None:
-        raise RuntimeError(f"{name} is not installed: run tests/install_browsers.sh")
+        raise RuntimeError(f"{name} is not installed: run tests/system_packages.sh chromium chromium-driver")
     return path
 
 
