@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import NoReturn
 import uvicorn
 from anyio import to_thread
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from app.api import generation_routes, model_routes, ocm_routes, operation_routes
 from app.api.errors import install_error_handlers
@@ -29,6 +31,7 @@ from app.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+KEYS_EVERY = 2.0  # seconds between two looks at the file of API keys
 FLUSH_SECONDS = 2  # for last bytes to clients, once nothing generates any more
 
 
@@ -48,7 +51,9 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
+        following = asyncio.create_task(_follow_keys(service))
         yield
+        following.cancel()
         await to_thread.run_sync(service.stop, settings.shutdown_grace)
 
     app = FastAPI(
@@ -66,7 +71,21 @@ def create_app(
     for routes in (generation_routes, model_routes, operation_routes, ocm_routes):
         app.include_router(routes.router)
     app.add_middleware(Gate, service=service)
+    if settings.cors_origins:  # outermost: a browser reads no reply without its headers, refusals included
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("X-Request-Id", "Retry-After"),
+        )
     return app
+
+
+async def _follow_keys(service: Service) -> None:
+    while service.settings.api_keys_file is not None:
+        await asyncio.sleep(KEYS_EVERY)
+        await to_thread.run_sync(service.keys.refresh)
 
 
 def _log_failure(error: Exception) -> None:

@@ -9,6 +9,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.admission import Lease
 from app.api.body import read_body
 from app.api.disconnect import run_until_gone
 from app.api.errors import bad_value
@@ -27,6 +28,7 @@ from app.settings import Settings
 from app.text.codec import TextCodec
 
 router = APIRouter()
+INLINE_TOKENS = 512  # answers of so many are written faster than a thread is woken
 Body = TypeVar("Body", bound=GenerationBody)
 
 
@@ -49,15 +51,21 @@ async def _generate(
     """Everything that can be refused is refused here, before the first byte, streamed or not."""
     service = service_of(request)
     engine = service.ready_engine()
+    limits = service.limits(engine)
     body = await read_body(request, model, service)
     service.check_model(body.model)
-    _check_places(body, service.settings)
+    limits.check_budget(body.budget, "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
+    places = _places(body, service.settings)
     reply = Reply(kind, name_request(request, kind.prefix), engine.info.name, service.fingerprint)
     generations = Generations(service.metrics, service.settings.request_timeout)
 
+    lease: Lease = request.state.lease  # given back by the gate, whatever becomes of this request
+    lease.reserve(places, engine.status())
+
     def submit() -> int:
         try:
-            requests = prepare(body, engine, request.state.tenant)
+            param = "messages" if isinstance(body, ChatBody) else "prompt"
+            requests = [limits.fit(made, param) for made in prepare(body, engine, request.state.tenant)]
             generations.submit(engine, requests)
         except InvalidRequest as error:
             if error.param == "prompt" and isinstance(body, ChatBody):  # the engine knows ids, not where they come from
@@ -70,6 +78,8 @@ async def _generate(
     except BaseException:
         generations.cancel()
         raise
+    finally:
+        lease.queued()
     tracer = engine.codec if body.speculative.trace else None
     if body.stream:
         silence = service.keep_alive_after
@@ -82,11 +92,15 @@ async def _generate(
     return Response(content, media_type="application/json")
 
 
-def _check_places(body: GenerationBody, settings: Settings) -> None:
-    """Raises ApiError 400 for more prompts than even an idle server takes: trying again would not help."""
-    places = settings.max_running + settings.max_queued
-    if isinstance(body, CompletionBody) and len(body.prompt) > places:
-        raise bad_value(f"`prompt` may hold at most {places} prompts: this server has no more places.", "prompt")
+def _places(body: GenerationBody, settings: Settings) -> int:
+    """How many generations it makes. Raises ApiError 400 for more than even an idle server takes: waiting would not help."""
+    wanted = len(body.prompt) if isinstance(body, CompletionBody) else 1
+    most = settings.max_running + settings.max_queued
+    if wanted > most:
+        raise bad_value(f"`prompt` may hold at most {most} prompts: this server has no more places.", "prompt")
+    if settings.max_per_key is not None and wanted > settings.max_per_key:
+        raise bad_value(f"`prompt` may hold at most {settings.max_per_key} prompts: one API key has no more places.", "prompt")
+    return wanted
 
 
 async def _collect(reply: Reply, generations: Generations, count: int, tracer: TextCodec | None) -> bytes:
@@ -100,4 +114,7 @@ async def _collect(reply: Reply, generations: Generations, count: int, tracer: T
         index, event = item
         answers[index].add(event, tracer)
         left -= isinstance(event, Finished)
-    return dump(reply.whole(answers, trace=tracer is not None))
+    trace = tracer is not None
+    if sum(answer.finished.completion_tokens for answer in answers if answer.finished) <= INLINE_TOKENS:
+        return dump(reply.whole(answers, trace=trace))
+    return await to_thread.run_sync(lambda: dump(reply.whole(answers, trace=trace)))

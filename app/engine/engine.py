@@ -266,6 +266,8 @@ class Engine(ProgramCalls):
             heartbeat_age=time.monotonic() - worker.heartbeat,
             alive=worker.alive,
             ready=self._ready and worker.accepting,
+            free_places=worker.free_places,
+            retry_after=worker.retry_after,
             store=None if self.corrections is None else self.corrections.status,
         )
 

@@ -68,7 +68,7 @@ class Session:
         self.counts = Counts()
         self.rule: Rule | None = None  # of the verifier csd; None: exact
         self.protected: frozenset[int] = frozenset()  # ids that neither are rescued nor give way
-        self.submitted_at = time.monotonic()
+        self.submitted_at = self.admitted_at = time.monotonic()
         self._eos = frozenset() if request.stopping.ignore_eos else codec.eos_ids
         self._stop_ids = frozenset(request.stopping.stop_token_ids)
         self._detokenizer = codec.detokenizer(request.prompt_ids[-PROMPT_TAIL:] if request.continue_text else ())

@@ -12,6 +12,7 @@ from typing import Literal
 from app.engine.decoder import Decoder
 from app.engine.errors import EngineClosed, EngineError, QueueFull
 from app.engine.events import EngineObserver, FinishReason
+from app.engine.pace import Pace
 from app.engine.session import Session, Stage
 from racer.drafter import Drafter
 
@@ -57,6 +58,7 @@ class Worker:
         self._draining = False
         self._stopping = False
         self._observer_broken = False
+        self._pace = Pace()
         self._thread = threading.Thread(target=self._run, name="racer-worker", daemon=True)
 
     # -- called from any thread ------------------------------------------------------------------------------------------
@@ -84,15 +86,29 @@ class Worker:
     def kv_usage(self) -> float:
         return self._reserved / self.kv_tokens
 
+    @property
+    def free_places(self) -> int:
+        """Sessions that `submit` would take now."""
+        with self._wake:
+            return self._free() if self.accepting else 0
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds until those that wait now will have had their turn, estimated."""
+        return self._pace.wait(len(self._waiting) + 1, self.max_running)
+
+    def _free(self) -> int:
+        # a cancelled session leaves within a step, so its place is free; what can start at once does not count as queued
+        running, waiting = _not_cancelled(self._running), _not_cancelled(self._waiting)
+        return max(0, self.max_queued + max(0, self.max_running - running) - waiting)
+
     def submit(self, session: Session) -> None:
         """Queue a session; raises QueueFull or EngineClosed."""
         with self._wake:
             if not self.accepting:
                 raise EngineClosed
-            # a cancelled session leaves within a step, so its place is free; what can start at once does not count as queued
-            running, waiting = _not_cancelled(self._running), _not_cancelled(self._waiting)
-            if waiting >= self.max_queued + max(0, self.max_running - running):
-                raise QueueFull
+            if not self._free():
+                raise QueueFull(self.retry_after)
             self._waiting.append(session)
             self._wake.notify()
 
@@ -179,7 +195,7 @@ class Worker:
                 self._waiting.popleft()
                 self._running.append(session)
                 self._reserved += session.reserved
-            session.stage = Stage.PREFILL
+            session.stage, session.admitted_at = Stage.PREFILL, time.monotonic()
             try:
                 self.decoder.open(session)
                 session.drafter = self.new_drafter(session)
@@ -252,6 +268,7 @@ class Worker:
             if session in self._running:
                 self._running.remove(session)
                 self._reserved -= session.reserved
+                self._pace.ended(time.monotonic() - session.admitted_at)
             self._wake.notify_all()
         if session.stage is not Stage.ENDED:
             seconds = time.monotonic() - session.submitted_at

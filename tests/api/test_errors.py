@@ -73,8 +73,8 @@ def test_routes_and_methods(client: TestClient) -> None:
     for method, path, allowed in (
         ("GET", CHAT, "POST"),
         ("PUT", COMPLETIONS, "POST"),
-        ("POST", "/health", "GET"),
-        ("DELETE", "/v1/models", "GET"),
+        ("POST", "/health", "GET, HEAD"),
+        ("DELETE", "/v1/models", "GET, HEAD"),
     ):
         reply = client.request(method, path)
         check_error(reply, 405, code="method_not_allowed")
