@@ -222,6 +222,7 @@ class _StatusCollector(Collector):
     @staticmethod
     def _store(store: StoreStatus) -> Iterator[Metric]:
         yield GaugeMetricFamily("racer_ocm_entries", "Pairs in the correction memory", value=store.entries)
+        yield CounterMetricFamily("racer_ocm_recorded", "Divergences counted while serving", value=store.recorded)
         degraded = 1 if store.state == "degraded" else 0
         yield GaugeMetricFamily("racer_store_degraded", "1 while the correction memory's store cannot be used", value=degraded)
         yield CounterMetricFamily(

@@ -1,4 +1,4 @@
-"""How much a request may hold: its size is judged before anything in it is looked at, so that a refusal costs next to nothing."""
+"""How much a request may hold: sizes are judged before anything in it is looked at, so that a refusal costs next to nothing."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ class StoreStatus:
     state: Literal["ok", "degraded", "off"] = "off"
     name: str = "none"
     entries: int = 0
+    recorded: int = 0  # divergences counted since the start
     acknowledged: int = 0  # increments that the store confirmed
     errors: dict[str, int] = field(default_factory=dict)
     last_error: str | None = None

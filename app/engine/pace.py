@@ -19,5 +19,5 @@ class Pace:
         self._mean = seconds if self._mean is None else self._mean + (seconds - self._mean) / RECENT
 
     def wait(self, ahead: int, lanes: int) -> int:
-        """Whole seconds until `ahead` generations will have had their turn on `lanes` places: 1 to 60, 1 where nothing is known."""
+        """Seconds until `ahead` generations will have had their turn on `lanes` places: 1 to 60; 1 where nothing is known."""
         return max(1, min(LONGEST, math.ceil((self._mean or 0.0) * ahead / lanes)))

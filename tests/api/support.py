@@ -17,7 +17,6 @@ from starlette.testclient import TestClient
 from app.engine.interface import EngineInterface
 from app.main import create_app
 from app.settings import Settings
-from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -44,7 +43,7 @@ def client_of(factory: Callable[[], EngineInterface], *, wait: bool = True, **ch
 
 
 @contextmanager
-def served(engine: SyntheticEngine, **changes: Any) -> Iterator[str]:
+def served(engine: EngineInterface, **changes: Any) -> Iterator[str]:
     """The base URL of a real server with this engine."""
     app = create_app(new_settings(**changes), lambda: engine)
     with serving(app) as url:

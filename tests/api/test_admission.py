@@ -18,7 +18,7 @@ from tests.api.support import BOTH, CHAT, COMPLETIONS, HELLO, STREAMS, ask, chec
 from tests.synthetic import SyntheticCodec, SyntheticEngine
 from tests.waiting import wait_until
 
-KEYS = {"api_keys": "first,second"}
+KEYS: dict[str, Any] = {"api_keys": "first,second"}
 
 
 def as_key(key: str) -> dict[str, str]:

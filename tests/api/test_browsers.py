@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 from starlette.testclient import TestClient
@@ -31,7 +33,7 @@ def test_head_over_a_socket_and_on_one_connection() -> None:
         assert client.head("/v1/models/other").status_code == 404
 
 
-def preflight(client: TestClient, origin: str = PAGE) -> httpx.Response:
+def preflight(client: TestClient, origin: str = PAGE) -> Any:
     asked = {"Origin": origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     return client.options(CHAT, headers=asked)
 
