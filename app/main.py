@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ from app.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+BACKLOG = 2048  # connections that wait to be accepted
 KEYS_EVERY = 2.0  # seconds between two looks at the file of API keys
 FLUSH_SECONDS = 2  # for last bytes to clients, once nothing generates any more
 
@@ -107,6 +109,7 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
 
     def load() -> EngineInterface:
         engine = engine_factory()
+        gc.freeze()  # what a model brings stays: no collection need walk through it while requests wait
         info = engine.info
         logger.info(
             "serving %s at %s: device %s, dtype %s, threads %d, drafter %s, draft %s, %d nodes, context %d tokens",
@@ -179,6 +182,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)  # who reads in the log that we listen may connect
     except OSError as error:
         raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     return listener

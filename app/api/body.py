@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from app.api.errors import ApiError, bad_value
-from app.api.limits import Limits, check_messages, check_prompt
+from app.api.limits import Limits, check_items, check_messages, check_prompt
 from app.api.request_model import RequestModel
 from app.api.schemas import GenerationBody
 from app.api.service import Service
@@ -35,6 +35,7 @@ async def read_body(request: Request, model: type[Model], service: Service) -> M
 
 def parse(raw: bytes, model: type[Model], limits: Limits | None) -> Model:
     """Bytes -> request. limits: of its prompt, for one that generates. Raises ApiError 400, ContextLengthExceeded."""
+    check_items(raw)
     try:
         text = raw.decode("utf-8-sig")
         data = json.loads(text, parse_constant=_refuse_constant)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +15,9 @@ from app.engine.request import GenerationRequest
 from app.settings import Settings
 
 MAX_MESSAGES = 4096
+MAX_ITEMS = 100_000  # strings, lists and objects of one body
 CHARS_PER_TOKEN = 32  # text is about 4; far above it only blanks and repetitions are
+_ITEM = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,15 @@ class Limits:
             return request
         bounded = min(self.output_tokens, self.context - prompt) if wanted is None else min(wanted, self.output_tokens)
         return replace(request, stopping=replace(request.stopping, max_tokens=bounded))
+
+
+def check_items(raw: bytes) -> None:
+    """Raises ApiError 400 for JSON of so many parts that reading it, one call into C, would hold up all other requests."""
+    if raw.count(b'"') // 2 + raw.count(b"[") + raw.count(b"{") <= MAX_ITEMS:
+        return
+    items = _ITEM.finditer(raw)  # brackets in strings are text
+    if next(itertools.islice(items, MAX_ITEMS, None), None) is not None:
+        raise bad_value(f"The body may hold at most {MAX_ITEMS} strings, lists and objects.", code="invalid_json")
 
 
 def check_messages(data: Mapping[str, Any]) -> None:

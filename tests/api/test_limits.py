@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from app.api.body import parse
-from app.api.limits import Limits
+from app.api.errors import ApiError
+from app.api.limits import Limits, check_items
 from app.api.schemas import ChatBody, CompletionBody, DetokenizeBody
 from app.engine.errors import ContextLengthExceeded
 from tests.api.support import BOTH, CHAT, COMPLETIONS, HELLO, STREAMS, ask, check_alive, check_error, client_of
@@ -138,6 +139,23 @@ def test_text_that_cannot_be_tokenised(client: TestClient, engine: SyntheticEngi
     check_error(ask(client, path), 400, param)
     body = {"messages": HELLO} if param == "messages" else {"prompt": "a"}
     check_error(client.post("/tokenize", json=body), 400, param)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ['"stop": [' + "[]," * 100_000 + "[]]", '"metadata": {' + "".join(f'"k{n}": 1,' for n in range(100_001)) + '"k": 1}'],
+)
+def test_json_of_too_many_parts_is_not_read(client: TestClient, part: str) -> None:
+    body = ('{"prompt": "a", ' + part + "}").encode()
+    with pytest.raises(ApiError, match="at most 100000 strings, lists and objects"):
+        check_items(body)
+    check_error(client.post(COMPLETIONS, content=body, headers={"Content-Type": "application/json"}), 400, code="invalid_json")
+
+
+def test_brackets_and_quotes_in_a_text_are_text() -> None:
+    check_items(json.dumps({"prompt": '["{' * 200_000}).encode())
+    check_items(json.dumps({"prompt": '\\"' * 200_000}).encode())
+    check_items(json.dumps({"prompt": [1] * 500_000}).encode())
 
 
 # -- limits that are settings --------------------------------------------------------------------------------------------

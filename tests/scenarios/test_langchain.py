@@ -22,7 +22,7 @@ def options() -> Iterator[dict[str, Any]]:
 
 
 def test_whole_and_streamed_answers_are_the_same(options: dict[str, Any]) -> None:
-    chat = ChatOpenAI(**options, max_tokens=50, stream_usage=True)
+    chat = ChatOpenAI(**{**options, "max_tokens": 50}, stream_usage=True)
     whole = chat.invoke(MESSAGES)
     chunks = list(chat.stream(MESSAGES))
     total = chunks[0]
