@@ -275,6 +275,8 @@ class Engine(ProgramCalls):
         self._worker.drain()
 
     def close(self, grace: float = 0.0) -> None:
+        if self.corrections is not None:
+            self.corrections.flush(0.0)  # a hint: little is left for the end, which others may cut short
         self._worker.close(grace)
         if self.corrections is not None:
             self.corrections.close()

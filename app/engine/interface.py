@@ -60,8 +60,8 @@ class EngineStatus:
     heartbeat_age: float  # seconds since the worker last went round its loop (it does so at least once a second)
     alive: bool  # the worker thread runs
     ready: bool  # the model produced a token, and the engine accepts work
-    free_places: int = 0  # generations that could be queued now
-    retry_after: int = 1  # seconds until the queue of now will have had its turn, estimated
+    free_places: int  # generations that could be queued now
+    retry_after: int  # seconds until the queue of now will have had its turn, estimated
     store: StoreStatus | None = None  # None where csd is not allowed: there is no memory then
 
 

@@ -43,10 +43,13 @@ def test_what_is_cancelled_holds_no_place(gone: str) -> None:
         handles["waiting"] = submit(engine, events[0].put)
         with pytest.raises(QueueFull):
             submit(engine, events[1].put)
+        assert engine.status().free_places == 0
         handles[gone].cancel()
+        assert engine.status().free_places == 1
         submit(engine, events[1].put)
         with pytest.raises(QueueFull):
             submit(engine, lambda event: None)
         go_on.set()
         assert finish_reason(events[1]) == "length"
+        assert 1 <= engine.status().retry_after <= 60
         assert finish_reason(events[0]) == ("cancelled" if gone == "waiting" else "length")
