@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from app.engine.interface import EngineStatus
 
 
 class Admission:
-    """Counts what is held and what is on its way into the queue. Used on the event loop only."""
+    """Counts what is held and what is on its way into the queue. Used on the event loop, but for `Lease.queued`."""
 
     def __init__(self, per_key: int | None, on_key_busy: Callable[[], None]) -> None:
         """per_key: generations that one tenant may have at a time; None: as many as it likes."""
@@ -18,6 +19,11 @@ class Admission:
         self.on_key_busy = on_key_busy
         self._held: Counter[str] = Counter()
         self._arriving = 0
+        self._lock = threading.Lock()
+
+    def arrive(self, change: int) -> None:
+        with self._lock:
+            self._arriving += change
 
     def held(self, tenant: str) -> int:
         return self._held[tenant]
@@ -58,12 +64,15 @@ class Lease:
         if status.free_places - admission._arriving < count:
             raise queue_full(status.retry_after)
         self.hold(count, status)
-        admission._arriving += count
+        admission.arrive(count)
         self._arriving = count
 
     def queued(self) -> None:
-        """The engine holds the places in its queue by now, or nobody needs them any more. Idempotent."""
-        self._admission._arriving -= self._arriving
+        """The engine is about to queue them, or nobody needs the places any more. Idempotent, from any thread.
+
+        Before, not after: counted twice for a moment they would turn somebody away for whom there is room.
+        """
+        self._admission.arrive(-self._arriving)
         self._arriving = 0
 
     def release(self) -> None:

@@ -58,7 +58,6 @@ async def _generate(
     places = _places(body, service.settings)
     reply = Reply(kind, name_request(request, kind.prefix), engine.info.name, service.fingerprint)
     generations = Generations(service.metrics, service.settings.request_timeout)
-
     lease: Lease = request.state.lease  # given back by the gate, whatever becomes of this request
     lease.reserve(places, engine.status())
 
@@ -66,6 +65,7 @@ async def _generate(
         try:
             param = "messages" if isinstance(body, ChatBody) else "prompt"
             requests = [limits.fit(made, param) for made in prepare(body, engine, request.state.tenant)]
+            lease.queued()
             generations.submit(engine, requests)
         except InvalidRequest as error:
             if error.param == "prompt" and isinstance(body, ChatBody):  # the engine knows ids, not where they come from
