@@ -51,7 +51,7 @@ class Service:
         self._factory = engine_factory
         self._on_load_failure = on_load_failure
         self._engine: EngineInterface | None = None
-        self._stopping = False
+        self._stopping = self._closing = False
         self._lock = threading.Lock()
         # a daemon: a download or a conversion in progress must not hold up the end of the process
         self._loader = threading.Thread(target=self._load, name="racer-loader", daemon=True)
@@ -81,10 +81,12 @@ class Service:
             self._engine.drain()
 
     def stop(self, grace: float) -> None:
-        """Drain, give running work `grace` seconds, close the engine. Idempotent; blocks."""
+        """Drain, give running work `grace` seconds, close the engine. Blocks; a second call does nothing."""
         self.drain()
-        if self._engine is not None:
-            self._engine.close(grace)
+        with self._lock:
+            engine, self._closing = (None, True) if self._closing else (self._engine, True)
+        if engine is not None:
+            engine.close(grace)
 
     def _load(self) -> None:
         try:

@@ -18,6 +18,7 @@ from racer.drafter import Drafter
 
 logger = logging.getLogger(__name__)
 
+JOIN_SECONDS = 10.0  # for the step that is under way; what is stuck is left behind
 IDLE_WAIT = 0.5  # seconds between two heartbeats of an idle worker
 
 
@@ -132,7 +133,7 @@ class Worker:
             self._stopping = True
             self._wake.notify()
         if self.alive and threading.current_thread() is not self._thread:
-            self._thread.join(timeout=30.0)
+            self._thread.join(JOIN_SECONDS)
 
     # -- the worker thread -----------------------------------------------------------------------------------------------
 
