@@ -134,6 +134,7 @@ class Worker:
             self._wake.notify()
         if self.alive and threading.current_thread() is not self._thread:
             self._thread.join(JOIN_SECONDS)
+            self._fail_all()  # nothing is left, unless the thread is stuck: then those who wait hear of it from here
 
     # -- the worker thread -----------------------------------------------------------------------------------------------
 
@@ -155,13 +156,16 @@ class Worker:
         except Exception:
             logger.exception("the worker stopped")
         finally:
-            with self._wake:
-                self._draining = True
-                left = [*self._running, *self._waiting]
-                self._running, self._reserved = [], 0
-                self._waiting.clear()
-            for session in left:
-                self._end_failed(session, EngineClosed())
+            self._fail_all()
+
+    def _fail_all(self) -> None:
+        with self._wake:
+            self._draining = True
+            left = [*self._running, *self._waiting]
+            self._running, self._reserved = [], 0
+            self._waiting.clear()
+        for session in left:
+            self._end_failed(session, EngineClosed())
 
     def _work_idly(self) -> bool:
         """One piece of idle work; what it raises ends idle work, and nothing else."""
