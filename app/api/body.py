@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any, NoReturn, TypeVar
@@ -24,9 +25,19 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 async def read_body(request: Request, model: type[Model], service: Service) -> Model:
-    """The validated body. Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 413 (too large), 415 (not JSON)."""
+    """The validated body.
+
+    Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 408 (too slow), 413 (too large), 415 (not JSON).
+    """
     _check_type(request)
-    raw = await read_raw(request, service.settings.max_body_bytes)
+    seconds = service.settings.request_timeout
+    try:
+        async with asyncio.timeout(seconds):
+            raw = await read_raw(request, service.settings.max_body_bytes)
+    except TimeoutError:
+        raise ApiError(
+            408, f"The body did not arrive within {seconds:g} seconds.", kind="timeout_error", code="request_timeout"
+        ) from None
     limits = service.limits(service.ready_engine()) if issubclass(model, GenerationBody) else None
     if len(raw) <= INLINE_BYTES:
         return parse(raw, model, limits)
