@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.api import body as body_module
-from app.api import generation_routes
+from app.api.replies import dump
 from tests.api.support import CHAT, COMPLETIONS, HELLO, check_alive, check_error, client_of, events, served
 from tests.synthetic import SyntheticCodec, SyntheticEngine
 
@@ -80,7 +80,7 @@ def test_f4_large_bodies_are_parsed_and_large_replies_written_away_from_the_loop
     codec: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where: dict[str, set[str]] = {"parse": set(), "dump": set()}
-    parse, dump = body_module.parse, generation_routes.dump
+    parse = body_module.parse
 
     def watched_parse(*arguments: Any) -> Any:
         where["parse"].add(threading.current_thread().name)
@@ -91,7 +91,7 @@ def test_f4_large_bodies_are_parsed_and_large_replies_written_away_from_the_loop
         return dump(reply)
 
     monkeypatch.setattr(body_module, "parse", watched_parse)
-    monkeypatch.setattr(generation_routes, "dump", watched_dump)
+    monkeypatch.setattr("app.api.generation_routes.dump", watched_dump)
     engine = SyntheticEngine(codec=codec, max_context=200_000)
     with client_of(lambda: engine) as client:
         request = {"prompt": "a" * 100_000, "max_tokens": 2000, "ignore_eos": True, "speculative": {"trace": True}}
