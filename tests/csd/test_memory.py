@@ -297,15 +297,3 @@ def test_a_recorder_a_drainer_and_a_reader_at_once():
     take_in(stored, memory.drain())
     assert sum(stored.values()) == 20_000
     assert {entry[:2]: entry[2] for entry in memory.entries()} == stored
-
-
-def test_what_was_recorded_is_counted_for_good():
-    memory = CorrectionMemory(max_entries=2)
-    for draft in range(5):
-        memory.record(draft, 9, times=2)
-    memory.agree(9)
-    memory.drain()
-    memory.replace([(1, 2, 50.0)])
-    memory.merge([(1, 2, 50.0)])
-    memory.clear()
-    assert memory.recorded == 11

@@ -23,6 +23,7 @@ def test_f4_health_and_streams_go_on_while_five_megabytes_come_and_are_refused()
     engine = SyntheticEngine(manual=True)
     with (
         served(engine) as url,
+        httpx.Client(base_url=url) as client,
         httpx.stream("POST", url + CHAT, json={"messages": HELLO, "stream": True}, timeout=60.0) as stream,
         socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), 30.0) as raw,
     ):
@@ -33,12 +34,12 @@ def test_f4_health_and_streams_go_on_while_five_megabytes_come_and_are_refused()
         got = b""
         for _ in range(20):  # just below the limit, where it is kept
             raw.sendall(chunk)
-            assert httpx.get(url + "/health").status_code == 200
+            assert client.get("/health").status_code == 200
             engine.allow(1)
             got += next(content)
         for _ in range(30):
             raw.sendall(chunk)
-            assert httpx.get(url + "/health").status_code == 200
+            assert client.get("/health").status_code == 200
         assert raw.recv(12) == b"HTTP/1.1 413"
         engine.allow()
         assert events((got + b"".join(content)).decode())[-1] == "[DONE]"
