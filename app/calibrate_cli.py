@@ -54,7 +54,7 @@ def run(
     from app.calibration.run import calibrate as fill
     from app.calibration.run import summary, write_report
     from app.calibration.texts import CalibrationDataError, read_items
-    from app.engine.correction import CsdConfig
+    from app.engine.correction import CsdConfig, add_to_store
     from app.engine.engine import Engine, EngineConfig
     from csd.exchange import write
     from csd.stores.url import open_store
@@ -71,7 +71,8 @@ def run(
         )
     except (CalibrationDataError, LineLogError) as error:
         raise SettingsError(str(error)) from error
-    config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True, store=store))
+    # The engine has no store: what it counts while it decodes would reach the store beside the table, and count twice.
+    config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True))
     with Engine.from_pretrained(target, config, draft=draft, dtype=dtype, device=device, threads=threads) as engine:
         try:
             fill(
@@ -97,9 +98,12 @@ def run(
         report |= {"mode": mode, "fingerprint": corrections.fingerprint, "entries": written}
         write_report(out, report)
         draw(found, CsdConfig().tau, out / "divergences.png")
-        corrections.add(found.entries(), journal.batch_id())
+    kept = ""
+    if store != "none":
+        new = add_to_store(store, corrections.fingerprint, found.entries(), journal.batch_id())
+        kept = ", added to the store" if new else "; the store got them before (`racer-csd ocm merge` adds them again)"
     _print(report)
-    typer.echo(f"\n{written} pairs in {out / 'table.jsonl'}" + ("" if store == "none" else ", added to the store"))
+    typer.echo(f"\n{written} pairs in {out / 'table.jsonl'}{kept}")
 
 
 def _show(progress: Progress) -> None:

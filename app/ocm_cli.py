@@ -110,13 +110,16 @@ def _bring(files: list[Path], url: str, table: str, *, force: bool, replace: boo
     except ExchangeError as error:
         raise SettingsError(str(error)) from error
 
+    entries = [entry for part in parts for entry in part]
+
     async def send(store: Store) -> None:
         if replace:
-            await store.clear()
-        for batch in batches_of([entry for part in parts for entry in part]):
+            await store.replace(entries)
+            return
+        for batch in batches_of(entries):
             await store.apply(batch)
 
-    _use(url, table, send)
+    _use(url, table, send, create=True)
     typer.echo(f"{sum(map(len, parts))} entries added to table {table}")
 
 
@@ -132,7 +135,9 @@ def _table(target: str, draft: str, given: str) -> str:
     return table_fingerprint(load_model(target), load_model(draft) if draft else None)
 
 
-def _use(url: str, table: str, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+def _use(url: str, table: str, work: Callable[[Store], Coroutine[Any, Any, T]], *, create: bool = False) -> T:
+    """create: whether a SQLite file that does not exist is made; who only looks most likely mistyped its name."""
+    from csd.stores.sqlite import SqliteStore
     from csd.stores.url import open_store
 
     try:
@@ -141,6 +146,8 @@ def _use(url: str, table: str, work: Callable[[Store], Coroutine[Any, Any, T]]) 
         raise SettingsError(str(error)) from error
     if store is None:
         raise SettingsError("store: name a SQLite file or a Redis server")
+    if isinstance(store, SqliteStore) and not create and not store.path.exists():
+        raise SettingsError(f"store: there is no file {store.path}")
 
     async def whole() -> T:
         try:

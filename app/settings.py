@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     kv_memory_fraction: float = Field(0.3, gt=0.0, lt=1.0, description="Share of the free memory that the KV cache may take")
     chat_template: FilePath | None = Field(None, description="File with a chat template that replaces the model's own")
     cache_dir: str | None = Field(None, min_length=1, description="Directory for fetched and converted models")
+    max_conversations: int = Field(64, ge=0, description="Conversations (session_id) kept between turns; 0: none")
+    conversation_memory: int = Field(1 << 30, ge=0, description="Bytes of KV that kept conversations may take together")
+    conversation_idle: FiniteFloat = Field(1800.0, gt=0.0, description="Seconds until a conversation that rests is dropped")
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field((), description="Comma-separated bearer keys; none: open")
     api_keys_file: FilePath | None = Field(
         None, description="File with more bearer keys, one a line, # starts a comment line; read again when it changes"

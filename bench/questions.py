@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.text.surrogates import has_lone_surrogate
 from bench.errors import BenchError
 
 
@@ -71,6 +72,8 @@ def _question(line: str, stem: str, place: str) -> Question:
         raise BenchError(f"{place}: nested too deep") from error
     if not isinstance(entry, dict):
         raise BenchError(f"{place}: not a JSON object")
+    if has_lone_surrogate(entry):
+        raise BenchError(f"{place}: a text holds half a surrogate pair, which is no character")
     identity, category, turns = entry.get("question_id"), entry.get("category"), entry.get("turns")
     if isinstance(identity, bool) or not isinstance(identity, int | str):
         raise BenchError(f"{place}: question_id must be a number or a text")

@@ -58,10 +58,17 @@ class Store:
             found = None
         if not isinstance(found, dict):
             raise BenchError(f"{path} is damaged: give --fresh or another --out")
+        if not self._has_results():  # nothing was done yet: most likely a model that could not be loaded
+            write_whole(path, json.dumps(settings, indent=2) + "\n")
+            return
         other = sorted(name for name in settings.keys() | found.keys() if settings.get(name) != found.get(name))
         if other:
             said = ", ".join(f"{name} (there {found.get(name)!r}, now {settings.get(name)!r})" for name in other)
             raise BenchError(f"{self.directory} holds a run with other settings: {said}; give --fresh or another --out")
+
+    def _has_results(self) -> bool:
+        path = self.directory / RESULTS
+        return path.exists() and path.stat().st_size > 0
 
     def _read(self) -> None:
         """Take the results of earlier runs in. A last line without its end was cut off while it was written: drop it."""

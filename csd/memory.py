@@ -37,7 +37,7 @@ def _add(table: dict[int, float], entries: Iterable[Entry]) -> None:
         if found:
             raise ValueError(found)
         key = draft << 32 | target
-        table[key] = table.get(key, 0.0) + count
+        table[key] = min(table.get(key, 0.0) + count, MAX_COUNT)
 
 
 def _share_out(table: dict[int, float], tables: Tables, unit: float) -> None:
@@ -45,7 +45,7 @@ def _share_out(table: dict[int, float], tables: Tables, unit: float) -> None:
     pairs, agreements = tables
     for key, count in table.items():
         side = agreements if key >> 32 == key & MAX_ID else pairs
-        side[key] = side.get(key, 0.0) + count / unit
+        side[key] = min(side.get(key, 0.0) + count / unit, MAX_COUNT / unit)
 
 
 def _keep_most_frequent(table: dict[int, float], keep: int) -> None:

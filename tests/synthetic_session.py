@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from app.engine.events import Delta, EventSink, Finished, FinishReason, SourceName, SpeculationStats
+from app.engine.events import Delta, EventSink, Finished, FinishReason, SourceName, SpeculationStats, TokenLogprob
 from app.engine.request import GenerationRequest
 from app.text.errors import ChatTemplateError
 
@@ -58,6 +58,9 @@ class SyntheticCodec:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         parts = [bytes([i]) if i < BOS else b"" if skip_special_tokens else SPECIAL_NAMES[i].encode() for i in ids]
         return b"".join(parts).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < BOS else SPECIAL_NAMES[token_id].encode()
 
 
 class SyntheticSession:
@@ -108,7 +111,9 @@ class SyntheticSession:
         names: list[SourceName] = ["retrieval" if position % 2 else "copy_logit" for position in range(len(ids) - 1)]
         names.append("target")
         self.sources.update(names)
-        self.sink(Delta(tuple(ids), text, tuple(names)))
+        top = self.request.logprobs
+        scores = () if top is None else tuple(TokenLogprob(-0.5, ((token, -0.5), (BOS, -2.0))[:top]) for token in ids)
+        self.sink(Delta(tuple(ids), text, tuple(names), logprobs=scores))
         return len(ids), Counter(names)
 
     def finished(self, reason: FinishReason) -> Finished:

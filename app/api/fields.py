@@ -47,19 +47,11 @@ IGNORED = frozenset(
 IGNORED_STREAM_OPTIONS = frozenset({"include_obfuscation"})
 
 _SHARED = {
-    "n": NoEffect((1,), "other than 1 is not supported by this server"),
-    "presence_penalty": NoEffect((0, 0.0)),
-    "frequency_penalty": NoEffect((0, 0.0)),
-    "repetition_penalty": NoEffect((1, 1.0)),
-    "min_tokens": NoEffect((0,)),
-    "logit_bias": NoEffect(({},)),
     "response_format": NoEffect(({"type": "text"},)),
 }
 COMPLETION_NO_EFFECT: Mapping[str, NoEffect] = {
     **_SHARED,
     "best_of": NoEffect((1,)),
-    "echo": NoEffect((False,)),
-    "logprobs": NoEffect((False,)),
     "suffix": NoEffect(("",)),
 }
 CHAT_NO_EFFECT: Mapping[str, NoEffect] = {
@@ -67,11 +59,9 @@ CHAT_NO_EFFECT: Mapping[str, NoEffect] = {
     "audio": NoEffect(),
     "function_call": NoEffect(("none", "auto")),
     "functions": NoEffect(([],)),
-    "logprobs": NoEffect((False,)),
     "modalities": NoEffect((["text"],)),
     "tool_choice": NoEffect(("none", "auto")),
     "tools": NoEffect(([],)),
-    "top_logprobs": NoEffect((0,)),
     "web_search_options": NoEffect(),
 }
 MESSAGE_NO_EFFECT: Mapping[str, NoEffect] = {  # openai-python writes these into the messages it gave out

@@ -11,21 +11,21 @@ from starlette.responses import Response
 
 from app.api.admission import Lease
 from app.api.body import read_body
+from app.api.details import Asked
 from app.api.disconnect import run_until_gone
 from app.api.errors import bad_value
 from app.api.gate import CLIENT_LEFT, name_request
 from app.api.generations import Generations
-from app.api.preparation import chat_requests, completion_requests
-from app.api.replies import CHAT, COMPLETION, Answer, Reply, ReplyKind, dump
+from app.api.preparation import Prepared, chat_requests, completion_requests
+from app.api.replies import CHAT, COMPLETION, Reply, ReplyKind, dump
 from app.api.schemas import ChatBody, CompletionBody, GenerationBody
 from app.api.service import service_of
+from app.api.sessions import SESSION_HEADER, conversation_name
 from app.api.streaming import EventStream, frames
 from app.engine.errors import InvalidRequest
 from app.engine.events import Finished
 from app.engine.interface import EngineInterface
-from app.engine.request import GenerationRequest
 from app.settings import Settings
-from app.text.codec import TextCodec
 
 router = APIRouter()
 INLINE_TOKENS = 512  # answers of so many are written faster than a thread is woken
@@ -45,7 +45,7 @@ async def chat_completions(request: Request) -> Response:
 async def _generate(
     request: Request,
     model: type[Body],
-    prepare: Callable[[Body, EngineInterface, str], list[GenerationRequest]],
+    prepare: Callable[[Body, EngineInterface, str, str | None], Prepared],
     kind: ReplyKind,
 ) -> Response:
     """Everything that can be refused is refused here, before the first byte, streamed or not."""
@@ -55,37 +55,41 @@ async def _generate(
     body = await read_body(request, model, service)
     service.check_model(body.model)
     limits.check_budget(body.budget, "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
-    places = _places(body, service.settings)
-    reply = Reply(kind, name_request(request, kind.prefix), engine.info.name, service.fingerprint)
+    choices = _places(body, service.settings)
+    name = name_request(request, kind.prefix)
+    tenant = request.state.tenant
+    conversation = conversation_name(body.session_id, request.headers.get(SESSION_HEADER))
+    if conversation is not None and choices > 1:
+        raise bad_value("`session_id` needs one prompt and one choice: a conversation goes on with one answer.", "session_id")
     generations = Generations(service.metrics, service.settings.request_timeout)
     lease: Lease = request.state.lease  # given back by the gate, whatever becomes of this request
-    lease.reserve(places, engine.status())
+    lease.reserve(choices, engine.status())
 
-    def submit() -> int:
+    def submit() -> Prepared:
         try:
-            param = "messages" if isinstance(body, ChatBody) else "prompt"
-            requests = [limits.fit(made, param) for made in prepare(body, engine, request.state.tenant)]
+            prepared = prepare(body, engine, tenant, conversation)
+            requests = [limits.fit(request, "messages" if kind is CHAT else "prompt") for request in prepared.requests]
             lease.queued()
             generations.submit(engine, requests)
         except InvalidRequest as error:
             if error.param == "prompt" and isinstance(body, ChatBody):  # the engine knows ids, not where they come from
                 error.param = "messages"
             raise
-        return len(requests)
+        return prepared
 
     try:
-        count = await to_thread.run_sync(submit, limiter=service.text_work)
+        prepared = await to_thread.run_sync(submit, limiter=service.text_work)
     except BaseException:
         generations.cancel()
         raise
     finally:
         lease.queued()
-    tracer = engine.codec if body.speculative.trace else None
+    asked = Asked(engine.codec, body.speculative.trace, kind.logprobs if body.wants_logprobs else None)
+    reply = Reply(kind, name, engine.info.name, service.fingerprint, asked, prepared.echoes, body.n)
     if body.stream:
-        silence = service.keep_alive_after
-        stream = frames(reply, generations, keep_alive_after=silence, include_usage=body.include_usage, tracer=tracer)
+        stream = frames(reply, generations, keep_alive_after=service.keep_alive_after, include_usage=body.include_usage)
         return EventStream(stream, generations.cancel)
-    work = _collect(reply, generations, count, tracer)
+    work = _collect(reply, generations)
     content = await run_until_gone(request.receive, work, generations.cancel)
     if content is None:
         return Response(status_code=CLIENT_LEFT)
@@ -94,27 +98,28 @@ async def _generate(
 
 def _places(body: GenerationBody, settings: Settings) -> int:
     """How many generations it makes. Raises ApiError 400 for more than even an idle server takes: waiting would not help."""
-    wanted = len(body.prompt) if isinstance(body, CompletionBody) else 1
-    most = settings.max_running + settings.max_queued
-    if wanted > most:
-        raise bad_value(f"`prompt` may hold at most {most} prompts: this server has no more places.", "prompt")
-    if settings.max_per_key is not None and wanted > settings.max_per_key:
-        raise bad_value(f"`prompt` may hold at most {settings.max_per_key} prompts: one API key has no more places.", "prompt")
-    return wanted
+    prompts = len(body.prompt) if isinstance(body, CompletionBody) else 1
+    most, whose = settings.max_running + settings.max_queued, "this server"
+    if settings.max_per_key is not None and settings.max_per_key < most:
+        most, whose = settings.max_per_key, "one API key"
+    if prompts > most:
+        raise bad_value(f"`prompt` may hold at most {most} prompts: {whose} has no more places.", "prompt")
+    if prompts * body.n > most:
+        raise bad_value(f"`n` asks for more choices than the {most} places of {whose}.", "n")
+    return prompts * body.n
 
 
-async def _collect(reply: Reply, generations: Generations, count: int, tracer: TextCodec | None) -> bytes:
+async def _collect(reply: Reply, generations: Generations) -> bytes:
     """The whole answer. Raises what a generation raises."""
-    answers = [Answer(index) for index in range(count)]
-    left = count
+    answers = reply.answers()
+    left = len(answers)
     while left:
         item = await generations.next()
         if item is None:
             continue
         index, event = item
-        answers[index].add(event, tracer)
+        answers[index].add(event)
         left -= isinstance(event, Finished)
-    trace = tracer is not None
     if sum(answer.finished.completion_tokens for answer in answers if answer.finished) <= INLINE_TOKENS:
-        return dump(reply.whole(answers, trace=trace))
-    return await to_thread.run_sync(lambda: dump(reply.whole(answers, trace=trace)))
+        return dump(reply.whole(answers))
+    return await to_thread.run_sync(lambda: dump(reply.whole(answers)))

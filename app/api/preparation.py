@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from app.api.details import Echo
 from app.api.errors import bad_value
 from app.api.messages import Message
 from app.api.prompts import Prompt
@@ -13,19 +15,46 @@ from app.engine.request import GenerationRequest, SamplingParams, SpeculationPar
 from app.text.codec import TextCodec
 from app.text.errors import ChatTemplateError
 
+SEED_STEP = 0x9E3779B97F4A7C15  # spreads the seeds of choices over all 64-bit numbers
+INT63 = (1 << 63) - 1
 GREEDY_BELOW = 1e-5  # temperatures under it differ from greedy only by overflow
 
 
-def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: str) -> list[GenerationRequest]:
-    """One request per prompt. Raises ApiError 400."""
-    prompts = [_prompt_ids(prompt, engine) for prompt in body.prompt]
-    return [_request(body, ids, _completion_budget(body, ids, engine), engine, tenant, continue_text=True) for ids in prompts]
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One generation for each choice, the choices of a prompt side by side, and the prompt that each gives back."""
+
+    requests: list[GenerationRequest]
+    echoes: list[Echo | None]
 
 
-def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str) -> list[GenerationRequest]:
-    """The one request of a chat. Raises ApiError 400, ChatTemplateError."""
+def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
+    """`n` choices of each prompt. Raises ApiError 400."""
+    prepared = Prepared([], [])
+    for prompt in body.prompt:
+        ids = _prompt_ids(prompt, engine)
+        request = _request(body, ids, _completion_budget(body, ids, engine), engine, tenant, conversation)
+        request = replace(request, continue_text=True, prompt_logprobs=body.echo and body.wants_logprobs)
+        text = prompt if isinstance(prompt, str) else engine.codec.decode(ids, skip_special_tokens=False)
+        prepared.requests.extend(_choices(request, body.n))
+        prepared.echoes.extend([Echo(text, request.prompt_ids) if body.echo else None] * body.n)
+    return prepared
+
+
+def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
+    """The choices of a chat. Raises ApiError 400, ChatTemplateError."""
     ids = message_ids(body.messages, engine.codec)
-    return [_request(body, ids, body.budget, engine, tenant, continue_text=False)]
+    request = _request(body, ids, body.budget, engine, tenant, conversation)
+    return Prepared(_choices(request, body.n), [None] * body.n)
+
+
+def _choices(request: GenerationRequest, n: int) -> list[GenerationRequest]:
+    """The request n times, each with a seed of its own; the first keeps the seed that was given."""
+    if n == 1:
+        return [request]
+    group, seed = object(), request.sampling.seed
+    seeds = [None if seed is None else seed ^ (index * SEED_STEP & INT63) for index in range(n)]
+    return [replace(request, group=group, sampling=replace(request.sampling, seed=own)) for own in seeds]
 
 
 def message_ids(messages: Sequence[Message], codec: TextCodec) -> list[int]:
@@ -74,10 +103,10 @@ def _request(
     budget: int | None,
     engine: EngineInterface,
     tenant: str,
-    *,
-    continue_text: bool,
+    conversation: str | None,
 ) -> GenerationRequest:
     check_ids(body.stop_token_ids, engine.info.vocab_size, "stop_token_ids")
+    check_ids([token for token, _ in body.logit_bias], engine.info.vocab_size, "logit_bias")
     speculative = body.speculative
     return GenerationRequest(
         prompt_ids=tuple(ids),
@@ -87,12 +116,17 @@ def _request(
             top_k=max(0, body.top_k),
             min_p=body.min_p,
             seed=body.seed,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            repetition_penalty=body.repetition_penalty,
+            logit_bias=body.logit_bias,
         ),
         stopping=StopParams(
             max_tokens=budget,
             stop=body.stop,
             stop_token_ids=tuple(body.stop_token_ids),
             ignore_eos=body.ignore_eos,
+            min_tokens=body.min_tokens,
         ),
         speculation=SpeculationParams(
             drafter=speculative.drafter,
@@ -104,5 +138,6 @@ def _request(
             trace=speculative.trace,
         ),
         tenant=tenant,
-        continue_text=continue_text,
+        logprobs=body.top_count,
+        conversation=conversation,
     )

@@ -6,10 +6,10 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from app.api.details import Asked, Echo, TokenDetails
 from app.engine.events import SOURCE_NAMES, Delta, Finished, SpeculationStats
-from app.text.codec import TextCodec
 
 # Line separators to some readers of event streams, plain characters to JSON: written as escapes they are safe for both.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -23,6 +23,7 @@ class ReplyKind:
     whole_object: str
     chunk_object: str
     opens_with_role: bool
+    logprobs: Literal["chat", "completion"]
 
     def whole(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}} if self.opens_with_role else {"text": text}
@@ -33,8 +34,8 @@ class ReplyKind:
         return {"delta": {"content": text} if text else {}}
 
 
-COMPLETION = ReplyKind("cmpl-", "text_completion", "text_completion", opens_with_role=False)
-CHAT = ReplyKind("chatcmpl-", "chat.completion", "chat.completion.chunk", opens_with_role=True)
+COMPLETION = ReplyKind("cmpl-", "text_completion", "text_completion", opens_with_role=False, logprobs="completion")
+CHAT = ReplyKind("chatcmpl-", "chat.completion", "chat.completion.chunk", opens_with_role=True, logprobs="chat")
 ROLE_DELTA = {"delta": {"role": "assistant", "content": ""}}
 
 
@@ -43,16 +44,24 @@ class Answer:
     """One choice as it grows."""
 
     index: int
+    details: TokenDetails
+    echo: Echo | None = None
     texts: list[str] = field(default_factory=list)
-    trace: list[dict[str, Any]] = field(default_factory=list)
     finished: Finished | None = None
 
-    def add(self, event: Delta | Finished, tracer: TextCodec | None) -> None:
-        self.texts.append(event.text)
+    def add(self, event: Delta | Finished) -> None:
         if isinstance(event, Finished):
             self.finished = event
-        elif tracer is not None:
-            self.trace.extend(trace_of(event, tracer))
+        else:
+            self.details.add(event, self._opening())
+        self.texts.append(event.text)
+
+    def _opening(self) -> Echo | None:
+        """The echo, for the first event."""
+        if self.echo is None or self.texts:
+            return None
+        self.texts.append(self.echo.text)
+        return self.echo
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +72,35 @@ class Reply:
     id: str
     model: str
     fingerprint: str
+    asked: Asked
+    echoes: Sequence[Echo | None]  # one for each choice
+    choices_per_prompt: int = 1
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, answers: Sequence[Answer], *, trace: bool) -> dict[str, Any]:
+    def answers(self) -> list[Answer]:
+        """An empty answer for each choice."""
+        return [Answer(index, TokenDetails(self.asked), echo) for index, echo in enumerate(self.echoes)]
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The non-streamed reply; every answer is finished."""
         ends = [answer.finished for answer in answers if answer.finished is not None]
         choices = []
         for answer, end in zip(answers, ends, strict=True):
             choice = self.choice(answer.index, self.kind.whole("".join(answer.texts)), end)
-            choices.append(choice | ({"trace": answer.trace} if trace else {}))
+            choices.append(choice | answer.details.take())
         body = self._body(self.kind.whole_object, choices)
-        return body | {"usage": usage_of(ends), "metrics": metrics_of(ends)}
+        return body | {"usage": self.usage(ends), "metrics": metrics_of(ends)}
+
+    def usage(self, ends: Sequence[Finished]) -> dict[str, Any]:
+        """Of all choices together; a prompt counts once, however many choices it has."""
+        prompt = sum(end.prompt_tokens for end in ends) // self.choices_per_prompt
+        completion = sum(end.completion_tokens for end in ends)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(end.cached_tokens for end in ends)},
+        }
 
     def choice(self, index: int, content: dict[str, Any], end: Finished | None = None) -> dict[str, Any]:
         choice = {"index": index, **content, "logprobs": None, "finish_reason": end.reason if end else None}
@@ -91,12 +118,6 @@ class Reply:
             "system_fingerprint": self.fingerprint,
             "choices": list(choices),
         }
-
-
-def usage_of(ends: Sequence[Finished]) -> dict[str, int]:
-    prompt = sum(end.prompt_tokens for end in ends)
-    completion = sum(end.completion_tokens for end in ends)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def metrics_of(ends: Sequence[Finished]) -> dict[str, Any]:
@@ -135,19 +156,6 @@ def merge(parts: Sequence[SpeculationStats]) -> SpeculationStats:
         rescues=sum(part.rescues for part in parts),
         refused_by_gate=sum(part.refused_by_gate for part in parts),
     )
-
-
-def trace_of(delta: Delta, codec: TextCodec) -> list[dict[str, Any]]:
-    """Source of every token. text is the token on its own, so half a character shows as U+FFFD."""
-    return [
-        {
-            "token": token,
-            "text": codec.decode([token], skip_special_tokens=False),
-            "source": source,
-            "rescued": place in delta.rescued,
-        }
-        for place, (token, source) in enumerate(zip(delta.token_ids, delta.sources, strict=True))
-    ]
 
 
 def dump(body: dict[str, Any]) -> bytes:

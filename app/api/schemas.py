@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from app.api.fields import CHAT_NO_EFFECT, COMPLETION_NO_EFFECT, IGNORED, IGNORED_STREAM_OPTIONS
 from app.api.limits import MAX_MESSAGES
 from app.api.messages import Messages
 from app.api.prompts import Prompts
 from app.api.request_model import RequestModel
+from app.api.sessions import SESSION_ID
 from app.api.validation import refused
 from app.engine.request import DrafterName
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024  # characters
+MAX_BIASES = 1024
+MAX_CHOICES = 16  # for one prompt
+MAX_LOGPROBS = 20  # likeliest tokens that are reported at each place
 INT64 = 1 << 63
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat runs to the end of the context
 
@@ -45,6 +49,29 @@ Stops = Annotated[
     WithJsonSchema({"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}),
 ]
 TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+
+
+def parse_bias(value: Any) -> Any:
+    """{"token id": bias} -> ((id, bias), ...), ids in ascending order."""
+    if not isinstance(value, dict):
+        raise refused("must be an object of token ids and biases")
+    if len(value) > MAX_BIASES:
+        raise refused(f"may hold at most {MAX_BIASES} token ids")
+    found: dict[int, float] = {}
+    for key, bias in value.items():
+        if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10):
+            raise refused("must have token ids as keys")
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+            raise refused("must have biases from -100 to 100")
+        found[int(key)] = float(bias)
+    return tuple(sorted(found.items()))
+
+
+LogitBias = Annotated[
+    tuple[tuple[int, float], ...],
+    PlainValidator(parse_bias),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
+]
 
 
 class StreamOptions(RequestModel):
@@ -96,10 +123,23 @@ class GenerationBody(RequestModel):
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     top_k: int = Field(0, ge=-1, description="0 or -1: off")
     min_p: float = Field(0.0, ge=0.0, le=1.0)
+    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="Taken from the logits of tokens in the answer so far")
+    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="The same, as often as they occur in it")
+    repetition_penalty: float = Field(
+        1.0, gt=0.0, le=10.0, description="Divides positive and multiplies negative logits of tokens in prompt and answer"
+    )
+    logit_bias: LogitBias = Field((), description="Token id -> what is added to its logit; -100 bans it")
+    n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices for each prompt; the prompt is read once")
     seed: int | None = Field(None, ge=-INT64, lt=INT64, description="Equal seeds give equal answers")
     stop: Stops = Field((), description="Up to 16 strings that end the answer; they are not part of it")
     stop_token_ids: TokenIds = Field([], description="Token ids that end the answer")
     ignore_eos: bool = Field(False, description="Go on after the end-of-sequence token")
+    min_tokens: int = Field(0, ge=0, description="Tokens before the answer may end by itself or by a stop")
+    session_id: str | None = Field(
+        None,
+        pattern=SESSION_ID,
+        description="Name of a conversation: a turn that goes on with it reads only what is new. Also as header X-Session-Id",
+    )
     stream: bool = False
     stream_options: StreamOptions | None = Field(None, description="Only with stream: true")
     speculative: Speculative = Field(default_factory=Speculative)
@@ -109,6 +149,22 @@ class GenerationBody(RequestModel):
         if self.stream_options is not None and not self.stream:
             raise refused("needs `stream: true`", "stream_options")
         return self
+
+    @model_validator(mode="after")
+    def _at_least_at_most(self) -> GenerationBody:
+        if self.budget is not None and self.min_tokens > self.budget:
+            raise refused("must not be more than the tokens to generate at most", "min_tokens")
+        return self
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log-probabilities are to be reported."""
+        return self.top_count is not None
+
+    @property
+    def top_count(self) -> int | None:
+        """Likeliest tokens to report at each place; None: no log-probabilities at all."""
+        return None
 
     @property
     def budget(self) -> int | None:
@@ -126,6 +182,14 @@ class CompletionBody(GenerationBody):
     no_effect = COMPLETION_NO_EFFECT
 
     prompt: Prompts = Field(description="Text or token ids; several prompts give several choices")
+    echo: bool = Field(False, description="Give the prompt back before the answer")
+    logprobs: Annotated[int | None, BeforeValidator(lambda value: None if value is False else value)] = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="Report log-probabilities of each token and of so many likeliest ones"
+    )
+
+    @property
+    def top_count(self) -> int | None:
+        return self.logprobs
 
 
 class ChatBody(GenerationBody):
@@ -134,6 +198,18 @@ class ChatBody(GenerationBody):
     no_effect = CHAT_NO_EFFECT
 
     messages: Messages = Field(min_length=1, description=f"At most {MAX_MESSAGES}")
+    logprobs: bool = Field(False, description="Report the log-probability of each token")
+    top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS, description="Likeliest tokens to report at each place")
+
+    @model_validator(mode="after")
+    def _top_of_something(self) -> ChatBody:
+        if self.top_logprobs and not self.logprobs:
+            raise refused("needs `logprobs: true`", "top_logprobs")
+        return self
+
+    @property
+    def top_count(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
 
 
 class TokenizeBody(RequestModel):

@@ -12,10 +12,9 @@ from starlette.types import Receive, Scope, Send
 from app.api.disconnect import run_until_gone
 from app.api.errors import ApiError, as_api_error
 from app.api.generations import Generations
-from app.api.replies import ROLE_DELTA, Reply, dump, metrics_of, trace_of, usage_of
+from app.api.replies import ROLE_DELTA, Answer, Reply, dump, metrics_of
 from app.engine.errors import EngineError
 from app.engine.events import Delta, Finished
-from app.text.codec import TextCodec
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +56,13 @@ async def frames(
     *,
     keep_alive_after: float,
     include_usage: bool,
-    tracer: TextCodec | None = None,
 ) -> AsyncIterator[bytes]:
     """All frames of one stream. A failure is one frame with an error object, and the last.
 
-    keep_alive_after: seconds of silence. tracer: report the source of every token, with texts by this codec.
+    keep_alive_after: seconds of silence.
     """
     try:
-        chunks = _Chunks(reply, include_usage, tracer)
+        chunks = _Chunks(reply, include_usage)
         while generations.open:
             item = await generations.next(keep_alive_after)
             if item is None:
@@ -73,7 +71,7 @@ async def frames(
             for chunk in chunks.of(*item, last=generations.open == 0):
                 yield _frame(chunk)
         if include_usage:
-            yield _frame(reply.chunk([], usage=usage_of(chunks.ends)))
+            yield _frame(reply.chunk([], usage=reply.usage(chunks.ends)))
         yield DONE
     except Exception as error:
         if not isinstance(error, EngineError | ApiError):
@@ -84,35 +82,38 @@ async def frames(
 class _Chunks:
     """Turns events into chunks: the role first, no chunk without content but those that carry an end."""
 
-    def __init__(self, reply: Reply, include_usage: bool, tracer: TextCodec | None) -> None:
+    def __init__(self, reply: Reply, include_usage: bool) -> None:
         self._reply = reply
         self._extra: dict[str, Any] = {"usage": None} if include_usage else {}
-        self._tracer = tracer
-        self._trace: dict[int, list[dict[str, Any]]] = {}  # per choice: tokens whose text is still held back
+        self._answers = reply.answers()
         self._opened: set[int] = set()
         self.ends: list[Finished] = []
 
     def of(self, index: int, event: Delta | Finished, *, last: bool) -> list[dict[str, Any]]:
         """last: the event ends the last open choice, whose chunk carries the metrics of all."""
-        reply, chunks = self._reply, []
+        reply, chunks, answer = self._reply, [], self._answers[index]
         if reply.kind.opens_with_role and index not in self._opened:
             self._opened.add(index)
             chunks.append(reply.chunk([reply.choice(index, ROLE_DELTA)], **self._extra))
         if isinstance(event, Finished):
             self.ends.append(event)
-            choice = reply.choice(index, reply.kind.part(event.text), event) | self._traced(index)
+            choice = reply.choice(index, reply.kind.part(_text(answer, event)), event) | answer.details.take()
             metrics = {"metrics": metrics_of(self.ends)} if last else {}
             chunks.append(reply.chunk([choice], **self._extra, **metrics))
             return chunks
-        if self._tracer is not None:
-            self._trace.setdefault(index, []).extend(trace_of(event, self._tracer))
-        if event.text:
-            choice = reply.choice(index, reply.kind.part(event.text)) | self._traced(index)
+        text = _text(answer, event)
+        if text:
+            choice = reply.choice(index, reply.kind.part(text)) | answer.details.take()
             chunks.append(reply.chunk([choice], **self._extra))
         return chunks
 
-    def _traced(self, index: int) -> dict[str, Any]:
-        return {} if self._tracer is None else {"trace": self._trace.pop(index, [])}
+
+def _text(answer: Answer, event: Delta | Finished) -> str:
+    """The text of an event, after the echo where it is the first of its choice; details wait in the answer."""
+    answer.add(event)
+    text = "".join(answer.texts)
+    answer.texts = [""]
+    return text
 
 
 def _frame(body: dict[str, Any]) -> bytes:

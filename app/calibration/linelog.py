@@ -48,7 +48,8 @@ class LineLog:
         whole = content.rfind(b"\n") + 1
         if whole < len(content):  # cut off while it was written
             os.truncate(self.path, whole)
-        for number, line in enumerate(content[:whole].splitlines(), start=1):
+        lines = content[:whole].splitlines()
+        for number, line in enumerate(lines, start=1):
             try:
                 entry = json.loads(line)
                 if number > 1:
@@ -56,4 +57,7 @@ class LineLog:
             except (ValueError, KeyError, TypeError) as error:
                 raise LineLogError(f"{self.path}, line {number}: damaged; give --fresh or another --out") from error
             if number == 1 and entry != header:
+                if len(lines) == 1:  # nothing was done yet: most likely a model that could not be loaded
+                    os.truncate(self.path, 0)
+                    return
                 raise LineLogError(f"{self.path} belongs to a run with other settings: give --fresh or another --out")

@@ -89,7 +89,7 @@ def _text(engine: Engine, item: Item, max_tokens: int, *, generate: bool) -> Tex
     prompt = question(engine, item.prompt)[:room]
     if item.text is not None:
         answer = tuple(engine.codec.encode(item.text, False))
-    elif generate:
+    elif generate and len(prompt) < room:
         answer = engine.generate(_request(prompt, min(max_tokens, room - len(prompt)), SpeculationParams("racer"))).token_ids
     else:
         return Text(item.key, prompt, 1)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.text.surrogates import has_lone_surrogate
+
 ANSWERS = ("answer", "response", "completion", "canonical_solution")
 PARAGRAPH = 4_000  # characters of a plain text that are read as one piece, about
 
@@ -86,6 +88,8 @@ def _item(key: str, line: str, place: str) -> Item:
         raise CalibrationDataError(f"{place}: not JSON") from error
     if not isinstance(entry, dict):
         raise CalibrationDataError(f"{place}: not a JSON object")
+    if has_lone_surrogate(entry):
+        raise CalibrationDataError(f"{place}: a text holds half a surrogate pair, which is no character")
     if isinstance(entry.get("text"), str) and entry["text"]:
         return Item(key, None, entry["text"])
     turns, prompt = entry.get("turns"), entry.get("prompt")

@@ -75,8 +75,8 @@ class Corrections:
             sync.state, name, len(memory), memory.recorded, sync.acknowledged, dict(sync.errors), sync.last_error
         )
 
-    def add(self, entries: Sequence[Entry], batch: str | None = None, timeout: float = 60.0) -> None:
-        """Add counts from elsewhere to store and memory. Raises StoreError.
+    def add(self, entries: Sequence[Entry], batch: str | None = None, timeout: float = 60.0) -> bool:
+        """Add counts from elsewhere to store and memory; False where the store had taken this batch before. Raises StoreError.
 
         batch: an id of these counts (at most 26 characters are used); with the same id they are added to the store once.
         """
@@ -85,14 +85,17 @@ class Corrections:
             if batch is not None:
                 batches = [Batch(part.increments, f"{batch[:26]}{index:06x}") for index, part in enumerate(batches)]
 
-            async def send(store: Store) -> None:
+            async def send(store: Store) -> bool:
+                before = after = await store.version()
                 for part in batches:
-                    await store.apply(part)
+                    after = await store.apply(part)
+                return after != before
 
-            self._sync.call(send, timeout)
+            new = self._sync.call(send, timeout)
             self._sync.flush(timeout)  # and with it the memory takes the store's table over
-        else:
-            self.memory.merge(entries)
+            return new or not batches
+        self.memory.merge(entries)
+        return True
 
     def clear(self) -> None:
         """Forget everything, in the store as well. Raises StoreError."""
@@ -101,6 +104,16 @@ class Corrections:
     def rule(self, asked: SpeculationParams) -> Rule:
         """The rule of one request. Raises InvalidRequest for values that cannot be."""
         return rule_of(self.config, asked)
+
+
+def add_to_store(url: str, table: str, entries: Sequence[Entry], batch: str) -> bool:
+    """Add counts to a store without serving from it; False where it had taken this batch before. Raises StoreError."""
+    corrections = Corrections(CsdConfig(allowed=True, store=url), table)
+    corrections.start()
+    try:
+        return corrections.add(entries, batch)
+    finally:
+        corrections.close()
 
 
 def rule_of(config: CsdConfig, asked: SpeculationParams) -> Rule:

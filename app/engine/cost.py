@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from app.engine.decoder import Decoder, successors
+from app.engine.decoder import Decoder
 from app.engine.draft_model import DraftModel
 from app.engine.loading import LoadedModel
+from app.engine.logits import successors
 from app.engine.target import Rows, SessionCache
 from racer.budget import CostCurve
 from racer.tree import DraftTree

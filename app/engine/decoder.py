@@ -6,16 +6,16 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from app.engine.choose import choose, is_greedy
 from app.engine.draft_model import DraftModel
 from app.engine.drafting import Draft, Drafting
 from app.engine.events import PHASES, SOURCE_NAMES, StepRecord
-from app.engine.session import Session, Stage
+from app.engine.logits import Chooser, Successors, logprobs_for, successors
+from app.engine.prompts import PromptReader
+from app.engine.session import Session
 from app.engine.target import Rows, Target
 from csd.memory import CorrectionMemory
 from csd.verify import Walk, walk_csd, walk_exact
@@ -41,29 +41,6 @@ class Stopwatch:
             self.seconds[name] += time.perf_counter() - started
 
 
-@dataclass(frozen=True, slots=True)
-class Successors:
-    """The k likeliest next tokens after each of n rows, likeliest first, the lower id first among equals.
-
-    ids int64 [n, k]; probabilities float32 [n, k] at temperature 1, zeros where nobody learns from them.
-    """
-
-    ids: np.ndarray
-    probabilities: np.ndarray
-
-
-def successors(logits: torch.Tensor, k: int, *, probabilities: bool) -> Successors:
-    """Top-k of rows of raw logits [n, vocabulary]. The softmax stays in the model's dtype: drafting needs no more."""
-    values, ids = torch.topk(logits, k, dim=-1)
-    found = torch.softmax(logits, -1).gather(-1, ids).float() if probabilities else torch.zeros(ids.shape)
-    order, scores = ids.cpu().numpy(), values.float().cpu().numpy()
-    ties = scores[:, 0] == scores[:, min(1, k - 1)]
-    for row in np.flatnonzero(ties) if k > 1 else ():
-        equal = int(np.count_nonzero(scores[row] == scores[row, 0]))
-        order[row, :equal] = np.sort(order[row, :equal])
-    return Successors(order, found.cpu().numpy())
-
-
 class Decoder:
     """Runs the target for sessions; knows nothing of queues and threads."""
 
@@ -84,50 +61,13 @@ class Decoder:
         self.target = target
         self.vocab_size = vocab_size
         self.top_k = top_k
-        self.prefill_chunk = prefill_chunk
+        self.prompts = PromptReader(target, draft, vocab_size=vocab_size, top_k=top_k, chunk=prefill_chunk)
         self.curve = curve
         self.refine = True  # let each step correct the curve
         self.draft = draft
         self._drafting = Drafting(draft)
         self.corrections: CorrectionMemory | None = None
         self.listener: Callable[[Walk, list[float]], None] | None = None  # hears of exact walks and their logit gaps
-
-    def open(self, session: Session) -> None:
-        """Give a session the room it needs."""
-        session.cache = self.target.open(session.reserved)
-        if self.draft is not None and session.asks_draft_model:
-            session.draft = self.draft.open(session.request.prompt_ids, session.reserved)
-
-    def prefill(self, session: Session) -> None:
-        """Run the next chunk of the prompt; with the last one the first token of the answer is emitted."""
-        prompt = session.request.prompt_ids
-        chunk = prompt[session.prefilled : session.prefilled + self.prefill_chunk]
-        last = session.prefilled + len(chunk) == len(prompt)
-        cache, drafter = session.cache, session.drafter
-        assert cache is not None and drafter is not None
-        logits_from = 0 if drafter.learns else len(chunk) - 1
-        logits = self.target.forward([Rows.of_text(cache, chunk, logits_from)])[:, : self.vocab_size]
-        cache.commit(list(range(len(chunk))))
-        session.prefilled += len(chunk)
-        tokens = np.asarray(chunk, np.int64)
-        drafter.observe(tokens)
-        if self.draft is not None and session.draft is not None:
-            self.draft.prefill(session.draft, chunk)
-        if drafter.learns:
-            top = successors(logits, self.top_k, probabilities=True)
-            first = session.prefilled - len(chunk)
-            before = np.concatenate([[prompt[first - 1] if first else -1], tokens[:-1]])
-            drafter.learn(tokens, top.ids, top.probabilities, before)
-        if last:
-            token = self._first_token(session, logits[-1:])
-            session.stage = Stage.DECODE
-            session.emit([token], [Source.TARGET])
-            drafter.observe(np.asarray([token], np.int64))
-
-    def _first_token(self, session: Session, row: torch.Tensor) -> int:
-        if is_greedy(session.request.sampling):
-            return int(successors(row, self.top_k, probabilities=False).ids[0, 0])
-        return choose(row[0], session.request.sampling, session.seed, 0)
 
     def step(self, sessions: Sequence[Session]) -> StepRecord:
         """One verify step for each session; raises what the model raises, with no session changed."""
@@ -147,7 +87,8 @@ class Decoder:
         for session, draft, walk in zip(sessions, drafts, walks, strict=True):
             tree = draft.proposal.tree
             with watch.phase("commit"):
-                kept = session.emit(walk.tokens, walk.sources, walk.rescued)
+                scores = logprobs_for(session, logits[[start + node for node in walk.path]], walk.tokens)
+                kept = session.emit(walk.tokens, walk.sources, walk.rescued, scores)
                 session.counts.refused_by_gate += walk.refused_by_gate
                 rescues += sum(place < kept for place in walk.rescued)
                 path = walk.path[:kept]  # the root and the kept drafts but the last emitted token, which is the next root
@@ -190,13 +131,19 @@ class Decoder:
         greedy = top.ids[:, 0].tolist()
         walks, start = [], 0
         for session, tree in zip(sessions, trees, strict=True):
-            chooser = _Chooser(session, logits, greedy, start)
+            chooser = Chooser(session, tree, logits, greedy, start)
             if session.rule is None or len(tree) == 1:
                 walks.append(walk_exact(tree, chooser, record=self.corrections is not None and len(tree) > 1))
             else:
                 walks.append(
                     walk_csd(
-                        tree, chooser, chooser.logits_of, session.rule, self.corrections, session.protected, chooser.likeliest
+                        tree,
+                        chooser,
+                        chooser.logits_of,
+                        session.rule,
+                        self.corrections,
+                        chooser.protects,
+                        chooser.likeliest,
                     )
                 )
             start += len(tree)
@@ -229,30 +176,6 @@ class Decoder:
         before = np.where(tree.parents > 0, tree.tokens[tree.parents], tree.tokens[0])
         before[0] = before_root
         drafter.learn(tree.tokens[order], top.ids[start + order], top.probabilities[start + order], before[order])
-
-
-class _Chooser:
-    """The target's token after a node of one session's tree."""
-
-    __slots__ = ("greedy", "logits", "session", "start")
-
-    def __init__(self, session: Session, logits: torch.Tensor, greedy: list[int], start: int) -> None:
-        self.session, self.logits, self.greedy, self.start = session, logits, greedy, start
-
-    def __call__(self, node: int, emitted: int) -> int:
-        session = self.session
-        if is_greedy(session.request.sampling):
-            return self.greedy[self.start + node]
-        position = len(session.output) + emitted
-        return choose(self.logits[self.start + node], session.request.sampling, session.seed, position)
-
-    def logits_of(self, node: int, tokens: Sequence[int]) -> list[float]:
-        """The target's raw logits of a few tokens after a node."""
-        values: list[float] = self.logits[self.start + node, list(tokens)].float().tolist()
-        return values
-
-    def likeliest(self, node: int) -> int:
-        return self.greedy[self.start + node]
 
 
 def _drafter(session: Session) -> Drafter:

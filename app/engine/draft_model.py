@@ -16,6 +16,7 @@ from app.engine.errors import ModelLoadError
 from app.engine.kv import KVSlab
 from app.engine.loading import LoadedModel
 from app.engine.request import GenerationRequest
+from app.engine.rules import TokenRules
 from app.engine.selfcheck import build_target
 from app.engine.target import PackedTarget, Rows
 from app.engine.vocabulary import SharedVocabulary, share_vocabulary
@@ -42,6 +43,13 @@ class DraftCache:
     def close(self) -> None:
         self.slab, self.ahead = None, []
 
+    def take_over(self, other: DraftCache, rows: int) -> None:
+        """Begin with what another cache has read of the same text, at most `rows` tokens of it."""
+        rows = min(rows, other.agreed)
+        if self.slab is not None and other.slab is not None and rows <= self.slab.capacity:
+            self.slab = other.slab.copy(self.slab.capacity, rows)
+            self.agreed = rows
+
 
 @dataclass(slots=True)
 class Chain:
@@ -53,6 +61,7 @@ class Chain:
     cache: DraftCache
     missing: list[int]  # of the text, to be read before the first token can be drawn
     most: int
+    rules: TokenRules | None = None  # of the session: what they forbid is not worth drafting
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
 
@@ -87,6 +96,11 @@ class DraftModel:
             return None
         return DraftCache(self.packed.open(min(reserved, self.max_context) + 1))  # one more for a companion row
 
+    def catch_up(self, cache: DraftCache, text: Sequence[int]) -> None:
+        """Read what is missing of the session's text, a prompt as a rule."""
+        while cache.slab is not None and cache.agreed < len(text):
+            self.prefill(cache, text[cache.agreed : cache.agreed + self.prefill_chunk])
+
     def prefill(self, cache: DraftCache, tokens: Sequence[int]) -> None:
         """Read the next tokens of a prompt, so that the first draft need not."""
         if cache.slab is not None:
@@ -94,7 +108,15 @@ class DraftModel:
             cache.slab.commit(list(range(len(tokens))))
             cache.agreed += len(tokens)
 
-    def chain(self, cache: DraftCache, request: GenerationRequest, seed: int, output: Sequence[int], most: int) -> Chain | None:
+    def chain(
+        self,
+        cache: DraftCache,
+        request: GenerationRequest,
+        seed: int,
+        output: Sequence[int],
+        most: int,
+        rules: TokenRules | None = None,
+    ) -> Chain | None:
         """Bring the cache in step with the session's text and prepare a draft of at most `most` tokens below its last one.
 
         Of what was read ahead the longest part that the session took is kept. None where nothing can be drafted now.
@@ -124,7 +146,7 @@ class DraftModel:
         if len(missing) > self.prefill_chunk:  # catch up a chunk per step, so that no step gets long
             self.prefill(cache, missing[: self.prefill_chunk])
             return None
-        return Chain(request, seed, length, cache, missing, most)
+        return Chain(request, seed, length, cache, missing, most, rules if self._covers(rules) else None)
 
     def advance(self, chains: Sequence[Chain]) -> None:
         """Draw one more token of each chain, in one forward."""
@@ -143,13 +165,18 @@ class DraftModel:
             chain.tokens.append(token)
             chain.probabilities.append(probability)
 
+    def _covers(self, rules: TokenRules | None) -> bool:
+        """Whether rules of the target's vocabulary can be put on this model's logits."""
+        return rules is not None and rules.vocab_size == self.shared.size
+
     def _draw(self, chains: Sequence[Chain], logits: torch.Tensor) -> tuple[list[int], list[float]]:
         """The tokens by the rule of the target, noise included, so that equal distributions give equal tokens."""
         tokens = torch.argmax(logits, -1)
         for row, chain in enumerate(chains):
-            if chain.sampled:
+            if chain.rules is not None or chain.sampled:
                 position = chain.text_length - len(chain.request.prompt_ids) + len(chain.tokens)
-                tokens[row] = choose(logits[row], chain.request.sampling, chain.seed, position)
+                scores = logits[row] if chain.rules is None else chain.rules.apply(logits[row], chain.tokens)
+                tokens[row] = choose(scores, chain.request.sampling, chain.seed, position)
         probabilities = torch.softmax(logits, -1).gather(-1, tokens[:, None])[:, 0].float()
         return tokens.tolist(), probabilities.tolist()
 

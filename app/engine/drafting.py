@@ -138,7 +138,7 @@ class Drafting:
             rate = model.acceptance.average(not is_greedy(session.request.sampling), cache.record)
             if not pace.pays(rivals, 1.0, rate, most, company, grows=grows):
                 return None
-        chain = model.chain(cache, session.request, session.seed, session.output, most)
+        chain = model.chain(cache, session.request, session.seed, session.output, most, session.rules)
         return None if chain is None else Written(chain, own, fixed, grows, rivals)
 
     @staticmethod

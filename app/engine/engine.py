@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from app.engine.calls import ProgramCalls
+from app.engine.conversations import Conversations
 from app.engine.correction import Corrections, CsdConfig, table_fingerprint
 from app.engine.cost import ModelMemory, measure, measure_draft
 from app.engine.decoder import Decoder
@@ -69,6 +70,9 @@ class EngineConfig:
     racer: RacerConfig = field(default_factory=RacerConfig)
     verifier: VerifierName = "exact"
     csd: CsdConfig = field(default_factory=CsdConfig)
+    max_conversations: int = 64  # kept between their turns
+    conversation_memory: int = 1 << 30  # bytes of KV that they may take together
+    conversation_idle: float = 1800.0  # seconds until one that nobody continues is dropped
 
 
 class Handle:
@@ -173,6 +177,11 @@ class Engine(ProgramCalls):
             kv_tokens=kv_tokens,
             observer=observer,
             idle=self._idle,
+            conversations=Conversations(
+                config.max_conversations,
+                min(kv_tokens, config.conversation_memory // max(1, token_bytes)),
+                config.conversation_idle,
+            ),
         )
         warm_up(config.racer)
         self._ready = False
@@ -269,6 +278,8 @@ class Engine(ProgramCalls):
             free_places=worker.free_places,
             retry_after=worker.retry_after,
             store=None if self.corrections is None else self.corrections.status,
+            conversations=len(worker.conversations),
+            conversation_rows=worker.conversations.rows,
         )
 
     def drain(self) -> None:

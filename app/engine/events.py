@@ -38,13 +38,27 @@ class SpeculationStats:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The target's own log-probability of a token at temperature 1, before any rule, and its likeliest (id, value) there."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """Tokens emitted by one step. text is what can be shown by now: held-back characters come with a later event."""
+    """Tokens emitted by one step. text is what can be shown by now: held-back characters come with a later event.
+
+    logprobs: one for each token where the request asked. prompt_logprobs: with the first token, one for each prompt token,
+    None for the first.
+    """
 
     token_ids: tuple[int, ...]
     text: str
     sources: tuple[SourceName, ...]
     rescued: tuple[int, ...] = ()  # places in token_ids that CSD rescued
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,7 @@ class Finished:
     prompt_tokens: int
     completion_tokens: int
     stats: SpeculationStats
+    cached_tokens: int = 0  # of the prompt: read in an earlier turn of the conversation
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class EngineStatus:
     ready: bool  # the model produced a token, and the engine accepts work
     free_places: int  # generations that could be queued now
     retry_after: int  # seconds until the queue of now will have had its turn, estimated
+    conversations: int = 0  # kept between their turns
+    conversation_rows: int = 0  # rows of KV that they hold
     store: StoreStatus | None = None  # None where csd is not allowed: there is no memory then
 
 

@@ -33,6 +33,7 @@ class KVSlab:
     """
 
     def __init__(self, layout: KVLayout, capacity: int) -> None:
+        self._layout = layout
         self.capacity = capacity
         self.length = 0
         self._groups: list[torch.Tensor] = []
@@ -72,6 +73,14 @@ class KVSlab:
                 moved = group.index_select(2, index.to(group.device, non_blocking=True))
                 group[:, :, start + fixed : start + len(path)] = moved
         self.length = start + len(path)
+
+    def copy(self, capacity: int, rows: int) -> KVSlab:
+        """A slab of its own with room for `capacity` tokens and the first `rows` committed rows of this one."""
+        other = KVSlab(self._layout, capacity)
+        for mine, theirs in zip(self._groups, other._groups, strict=True):
+            theirs[:, :, :rows] = mine[:, :, :rows]
+        other.length = rows
+        return other
 
     def crop(self, length: int) -> None:
         """Forget the rows from `length` on."""

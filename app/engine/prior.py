@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from app.engine.decoder import Decoder, successors
+from app.engine.decoder import Decoder
+from app.engine.logits import successors
 from app.engine.target import Rows, SessionCache
 from racer.auto import Shared
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from racer.drafter import Policy
 
@@ -12,11 +16,29 @@ VerifierName = Literal["exact", "csd"]
 RuleName = Literal["both", "ocm", "scg", "static"]
 
 
+class Matcher(Protocol):
+    """Where one answer stands in its grammar."""
+
+    def allowed(self, path: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """[vocabulary]: what may come after all accepted tokens and then `path`. Nothing of the path is remembered."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """These tokens are emitted."""
+
+
+class Grammar(Protocol):
+    """What an answer must match."""
+
+    def matcher(self) -> Matcher: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen from a row of logits.
 
     temperature 0 is greedy; top_k 0 and min_p 0.0 and top_p 1.0 switch the filter off. seed None lets the engine draw one.
+    presence_penalty and frequency_penalty count the answer, repetition_penalty (1.0: off) the prompt too. logit_bias:
+    (token id, what is added to its logit). See app.engine.rules.
     """
 
     temperature: float = 1.0
@@ -24,16 +46,24 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StopParams:
-    """When a generation ends. max_tokens None means as far as the context reaches."""
+    """When a generation ends. max_tokens None means as far as the context reaches.
+
+    min_tokens: so many tokens neither end the answer nor count for a stop string.
+    """
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +93,10 @@ class GenerationRequest:
 
     prompt_ids: token ids, at least one. tenant: scope of shared state (a digest of the API key, or "").
     continue_text: the answer continues the prompt's text (completions), so the first token keeps its leading space.
+    logprobs: report the log-probability of each emitted token and of so many likeliest ones; None: not at all.
+    prompt_logprobs: of each prompt token too. grammar: what the answer must match.
+    group: any object that requests of one prompt share; the prompt is read once for those that run together.
+    conversation: name, within the tenant, under which the state is kept for a later request that goes on with this text.
     """
 
     prompt_ids: tuple[int, ...]
@@ -71,3 +105,8 @@ class GenerationRequest:
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     tenant: str = ""
     continue_text: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    grammar: Grammar | None = None
+    group: object | None = None
+    conversation: str | None = None

@@ -7,10 +7,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
 
 from app.engine.draft_model import DraftCache
-from app.engine.events import SOURCE_NAMES, Delta, Event, EventSink, Failed, Finished, FinishReason, SpeculationStats
+from app.engine.events import (
+    SOURCE_NAMES,
+    Delta,
+    Event,
+    EventSink,
+    Failed,
+    Finished,
+    FinishReason,
+    SpeculationStats,
+    TokenLogprob,
+)
 from app.engine.request import GenerationRequest
+from app.engine.rules import TokenRules
 from app.engine.target import SessionCache
 from app.text.codec import TextCodec
 from app.text.stops import StopMatcher
@@ -48,6 +62,15 @@ class Counts:
         self.histogram[accepted] += 1
 
 
+class LearntRows(NamedTuple):
+    """What a drafter learnt from a chunk of a prompt, as Drafter.learn takes it."""
+
+    tokens: np.ndarray
+    top_ids: np.ndarray
+    top_probs: np.ndarray
+    previous: np.ndarray
+
+
 class Session:
     """A request from the queue to its last event. Touched by the worker thread only, but for `cancelled`."""
 
@@ -61,6 +84,10 @@ class Session:
         self.stage = Stage.WAITING
         self.cancelled = False
         self.prefilled = 0
+        self.observed = 0  # tokens of the prompt that the drafter has taken in
+        self.cached_tokens = 0  # of the prompt: taken over from an earlier turn
+        self.prompt_rows: list[LearntRows] = []  # for siblings of its group
+        self.prompt_scores: list[TokenLogprob | None] = []  # the same
         self.output: list[int] = []
         self.cache: SessionCache | None = None
         self.drafter: Drafter | None = None
@@ -68,8 +95,11 @@ class Session:
         self.counts = Counts()
         self.rule: Rule | None = None  # of the verifier csd; None: exact
         self.protected: frozenset[int] = frozenset()  # ids that neither are rescued nor give way
+        self.rules: TokenRules | None = None
+        self.prompt_logprobs: list[TokenLogprob | None] = []
         self.submitted_at = self.admitted_at = time.monotonic()
-        self._eos = frozenset() if request.stopping.ignore_eos else codec.eos_ids
+        # a grammar that is complete leaves nothing but the end
+        self._eos = frozenset() if request.stopping.ignore_eos and request.grammar is None else codec.eos_ids
         self._stop_ids = frozenset(request.stopping.stop_token_ids)
         self._detokenizer = codec.detokenizer(request.prompt_ids[-PROMPT_TAIL:] if request.continue_text else ())
         self._stops = StopMatcher(request.stopping.stop)
@@ -80,6 +110,22 @@ class Session:
     def reserved(self) -> int:
         """Rows of KV it may ever need: prompt, answer, and the nodes of one step."""
         return len(self.request.prompt_ids) + self.limit + self.budget
+
+    @property
+    def drafter_kind(self) -> tuple[object, ...]:
+        """Sessions of one kind can go on with each other's drafter."""
+        speculation = self.request.speculation
+        return speculation.drafter, speculation.policy, self.rule is not None
+
+    @property
+    def reads_from_cache(self) -> bool:
+        """Whether rows of the prompt may be taken over; where each is to be scored, each is read."""
+        return not self.request.prompt_logprobs
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Ids that end the answer."""
+        return self._eos | self._stop_ids
 
     @property
     def max_depth(self) -> int:
@@ -108,7 +154,13 @@ class Session:
         """Set once the answer is complete."""
         return self._reason
 
-    def emit(self, tokens: Sequence[int], sources: Sequence[Source], rescued: Sequence[int] = ()) -> int:
+    def emit(
+        self,
+        tokens: Sequence[int],
+        sources: Sequence[Source],
+        rescued: Sequence[int] = (),
+        logprobs: Sequence[TokenLogprob] = (),
+    ) -> int:
         """Append a run of tokens up to the first that ends the answer; returns how many were taken and tells the client.
 
         Cut at the earliest of EOS, stop token, completed stop string and limit, token by token. The last token of a run is
@@ -126,7 +178,11 @@ class Session:
             self.counts.by_source[source] += 1
         marks = tuple(place for place in rescued if place < taken)
         self.counts.rescues += len(marks)
-        self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), tuple(SOURCE_NAMES[source] for source in kept), marks))
+        if self.rules is not None:
+            self.rules.accept(tokens[:taken])
+        prompt_logprobs, self.prompt_logprobs = tuple(self.prompt_logprobs), []
+        names = tuple(SOURCE_NAMES[source] for source in kept)
+        self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), names, marks, tuple(logprobs[:taken]), prompt_logprobs))
         return taken
 
     def _take(self, token: int, pieces: list[str]) -> bool:
@@ -137,7 +193,9 @@ class Session:
         if token in self._stop_ids:
             self._reason, self._stop_reason = "stop", token
             return True
-        text, stop = self._stops.push(self._detokenizer.push(token))
+        text, stop = self._detokenizer.push(token), None
+        if len(self.output) > self.request.stopping.min_tokens:
+            text, stop = self._stops.push(text)
         pieces.append(text)
         if stop is None and len(self.output) >= self.limit:
             rest, stop = self._stops.push(self._detokenizer.flush())  # a half character may complete a stop string
@@ -153,7 +211,9 @@ class Session:
         if self._stop_reason is None or isinstance(self._stop_reason, int):
             text, _ = self._stops.push(self._detokenizer.flush())
             tail = text + self._stops.flush()
-        return Finished(reason, self._stop_reason, tail, len(self.request.prompt_ids), len(self.output), self.stats())
+        return Finished(
+            reason, self._stop_reason, tail, len(self.request.prompt_ids), len(self.output), self.stats(), self.cached_tokens
+        )
 
     def stats(self) -> SpeculationStats:
         speculation = self.request.speculation

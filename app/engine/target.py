@@ -52,6 +52,7 @@ class Target(Protocol):
     """Runs the model. `trees` says whether more than a chain of committed tokens can be verified at once."""
 
     trees: bool
+    device: torch.device
 
     def open(self, capacity: int) -> SessionCache: ...
 
@@ -166,6 +167,7 @@ class SequentialTarget:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.device = model.device
         parameters = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
 

@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from app.engine.conversations import Conversations
 from app.engine.decoder import Decoder
 from app.engine.errors import EngineClosed, EngineError, QueueFull
 from app.engine.events import EngineObserver, FinishReason
 from app.engine.pace import Pace
+from app.engine.prompts import Kept
 from app.engine.session import Session, Stage
 from racer.drafter import Drafter
 
@@ -39,8 +41,9 @@ class Worker:
         kv_tokens: int,
         observer: EngineObserver | None = None,
         idle: Callable[[], bool] | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
-        """kv_tokens: rows of KV that all running sessions may reserve together.
+        """kv_tokens: rows of KV that running sessions and kept conversations may occupy together.
 
         idle: a short piece of work to do when no session runs; it returns whether more is left.
         """
@@ -51,6 +54,7 @@ class Worker:
         self.kv_tokens = kv_tokens
         self.observer = observer
         self.idle = idle
+        self.conversations = Conversations(0, 0, 0.0) if conversations is None else conversations
         self.heartbeat = time.monotonic()
         self._waiting: deque[Session] = deque()
         self._running: list[Session] = []
@@ -85,6 +89,7 @@ class Worker:
 
     @property
     def kv_usage(self) -> float:
+        """Share of the rows that running sessions have reserved; what conversations keep gives way to them."""
         return self._reserved / self.kv_tokens
 
     @property
@@ -143,6 +148,7 @@ class Worker:
             while not self._stopping:
                 self.heartbeat = time.monotonic()
                 self._reap()
+                self.conversations.expire()
                 self._admit()
                 if not self._running:
                     if not self._waiting and self._work_idly():
@@ -157,6 +163,8 @@ class Worker:
             logger.exception("the worker stopped")
         finally:
             self._fail_all()
+            with self._wake:
+                self.conversations.clear()
 
     def _fail_all(self) -> None:
         with self._wake:
@@ -202,25 +210,62 @@ class Worker:
                 self._reserved += session.reserved
             session.stage, session.admitted_at = Stage.PREFILL, time.monotonic()
             try:
-                self.decoder.open(session)
-                session.drafter = self.new_drafter(session)
+                self._open(session)
             except Exception as error:
                 self._end_failed(session, error)
 
+    def _open(self, session: Session) -> None:
+        request, kept = session.request, None
+        if request.conversation is not None:
+            kept = self.conversations.take(request.tenant, request.conversation)
+        excess = self._reserved + self.conversations.rows - self.kv_tokens
+        if excess > 0:
+            self.conversations.make_room(excess)
+        self.decoder.prompts.open(session, self.new_drafter(session), kept)
+        if request.group is not None:
+            self._copy_prompt(session)
+
+    def _copy_prompt(self, session: Session) -> None:
+        """Take over the prompt from a running sibling that has read it."""
+        for other in self._running:
+            if other.request.group is session.request.group and other.stage is Stage.DECODE:
+                self.decoder.prompts.copy(other, session)
+                return
+
+    def _waiting_for(self, session: Session) -> list[Session]:
+        group = session.request.group
+        if group is None:
+            return []
+        siblings = (other for other in self._running if other.request.group is group)
+        return [other for other in siblings if other.stage is Stage.PREFILL and other.prefilled == 0]
+
+    def _awaits_sibling(self, session: Session) -> bool:
+        """Whether an earlier session of its group is reading the same prompt now."""
+        if session.request.group is None or session.prefilled > 0:
+            return False
+        earlier = self._running[: self._running.index(session)]
+        return any(other.request.group is session.request.group and other.stage is Stage.PREFILL for other in earlier)
+
     def _prefill_round(self) -> None:
         """One chunk of the oldest prompt that is not read yet."""
-        session = next((session for session in self._running if session.stage is Stage.PREFILL), None)
+        reading = (session for session in self._running if session.stage is Stage.PREFILL)
+        session = next((session for session in reading if not self._awaits_sibling(session)), None)
         if session is None:
             return
         before = session.prefilled
         try:
-            self.decoder.prefill(session)
+            self.decoder.prompts.advance(session)
         except Exception as error:
             self._end_failed(session, error)
             return
         self._observe("prefilled", session.prefilled - before)
         if session.stage is Stage.DECODE:
             self._observe("first_token", time.monotonic() - session.submitted_at)
+            for sibling in self._waiting_for(session):
+                try:
+                    self._copy_prompt(sibling)
+                except Exception as error:
+                    self._end_failed(sibling, error)
             self._end_if_complete(session)
 
     def _decode_round(self) -> None:
@@ -259,8 +304,22 @@ class Worker:
             self._end(session, session.finish_reason)
 
     def _end(self, session: Session, reason: FinishReason) -> None:
+        self._keep(session)
         self._release(session, reason)
         session.end(session.finish(reason))
+
+    def _keep(self, session: Session) -> None:
+        """Put aside what the next turn of a conversation can go on with."""
+        request = session.request
+        if request.conversation is None or session.stage is not Stage.DECODE:
+            return
+        try:
+            kept = Kept.of(session)
+        except Exception:
+            logger.exception("the state of a conversation could not be kept")
+            return
+        if kept is not None:
+            self.conversations.keep(request.tenant, request.conversation, kept)
 
     def _end_failed(self, session: Session, error: Exception) -> None:
         if not isinstance(error, EngineError):

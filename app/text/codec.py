@@ -67,6 +67,12 @@ class TextCodec:
             ids = [token_id for token_id in ids if token_id not in self.special_ids]
         return self._decode_all(list(ids))
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to a text, special tokens by their names. A lone byte of a character is that byte."""
+        if self._all is not None:
+            return self._all.piece(token_id)
+        return self._decode_all([token_id]).encode()
+
     def detokenizer(self, prompt_tail: Sequence[int] = ()) -> Detokenizer:
         """A detokenizer for one answer. prompt_tail: the last ids of the text it continues, so that it keeps its space."""
         if self._shown is not None:

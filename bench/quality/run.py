@@ -17,6 +17,7 @@ from bench.errors import BenchError
 from bench.quality.modes import PLAIN, QualityMode
 from bench.quality.score import mean_log_probability
 from bench.quality.tasks import Problem
+from csd.memory import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,19 @@ class Results:
         self._take(Outcome(**entry), answer)
 
 
-def run(engine: Engine, problems: Sequence[Problem], modes: Sequence[QualityMode], results: Results, max_tokens: int) -> None:
-    """Answer what the results lack. KeyboardInterrupt leaves them with every answer that was finished."""
+def run(
+    engine: Engine,
+    problems: Sequence[Problem],
+    modes: Sequence[QualityMode],
+    results: Results,
+    max_tokens: int,
+    table: Sequence[Entry] = (),
+) -> None:
+    """Answer what the results lack. KeyboardInterrupt leaves them with every answer that was finished.
+
+    table: what the correction memory holds before each answer. Without that, a mode would rescue by what the other modes had
+    just met on the same problem, and a run that goes on by something else than one that was not cut off.
+    """
     engine.settle()
     for number, problem in enumerate(problems):
         prompt = question(engine, problem.prompt)
@@ -78,6 +90,9 @@ def run(engine: Engine, problems: Sequence[Problem], modes: Sequence[QualityMode
         for mode in (modes[0], *modes[1 + shift :], *modes[1 : 1 + shift]):
             if (problem.key, mode.name) in results.outcomes:
                 continue
+            if engine.corrections is not None:
+                engine.corrections.memory.clear()
+                engine.corrections.memory.merge(table)
             outcome, answer = _answer(engine, problem, prompt, mode, results.answers.get(problem.key), max_tokens)
             results.add(outcome, answer)
             sys.stderr.write(

@@ -16,6 +16,7 @@ import tempfile
 SECONDS = 10.0
 MEMORY = 1 << 30  # bytes of address space
 FILE_SIZE = 1 << 20
+PASSED = 83  # exit status of a program that was run to its end; exit() in the middle gives another
 
 GUARD = """
 import resource as _resource, socket as _socket
@@ -29,7 +30,7 @@ _socket.socket = _socket.create_connection = _socket.getaddrinfo = _refused
 
 
 def passes(program: str, *, seconds: float = SECONDS, memory: int = MEMORY) -> bool:
-    """Whether the Python program ends by itself, without an error, within its bounds. Its output is dropped."""
+    """Whether the Python program gets to its end without an error, within its bounds. Its output is dropped."""
     guard = GUARD.format(cpu=max(1, round(seconds)), memory=memory, file=FILE_SIZE)
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
@@ -42,11 +43,11 @@ def passes(program: str, *, seconds: float = SECONDS, memory: int = MEMORY) -> b
             start_new_session=True,
         )
         try:
-            process.communicate((guard + program).encode("utf-8", "replace"), timeout=seconds)
+            process.communicate((f"{guard}{program}\nraise SystemExit({PASSED})\n").encode("utf-8", "replace"), timeout=seconds)
         except subprocess.TimeoutExpired:
             return False
         else:
-            return process.returncode == 0
+            return process.returncode == PASSED
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # what it started, too

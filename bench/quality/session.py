@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from bench.quality.run import Results, run
 from bench.quality.tasks import read_problems
 from bench.store import write_whole
 from csd.exchange import ExchangeError, read
+from csd.memory import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class QualityPlan:
         plain = {name: value for name, value in asdict(self).items() if name not in ("threads", "data", "table", "part")}
         digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in self.data if path.exists()]
         table = hashlib.sha256(self.table.read_bytes()).hexdigest()[:16] if self.table and self.table.exists() else None
+        if math.isinf(self.csd_lambda):
+            plain["csd_lambda"] = "inf"  # JSON has no number for it
         return {**plain, "part": list(self.part), "data": digests, "table": table}
 
 
@@ -66,11 +70,12 @@ def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:
     )
     with engine:
         try:
+            table: list[Entry] = []
             if engine.corrections is not None:
                 engine.corrections.rule(SpeculationParams(verifier="csd"))  # refuses a lambda or tau that cannot be
                 if plan.table is not None:
-                    engine.corrections.add(read(plan.table, engine.corrections.fingerprint))
-            run(engine, problems, modes, results, plan.max_tokens)
+                    table = read(plan.table, engine.corrections.fingerprint)
+            run(engine, problems, modes, results, plan.max_tokens, table)
         except (ExchangeError, InvalidRequest) as error:
             raise BenchError(str(error)) from error
         finally:

@@ -11,12 +11,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
+from app.text.surrogates import has_lone_surrogate
 from bench.errors import BenchError
 from bench.quality.sandbox import passes
 
 Kind = Literal["code", "answer", "open"]
-FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+FENCE = re.compile(r"```[ \t]*[\w+.#-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+WORD = re.compile(r"[^\W\d_]{2}")
 SAID = re.compile(r"(?:answer\s+is|answer:|####)\s*(.+)", re.IGNORECASE)
 CODE_REQUEST = "Complete the following Python function. Reply with the whole function in one code block.\n\n```python\n{}\n```"
 
@@ -60,6 +62,11 @@ def read_problems(paths: Sequence[Path], part: tuple[float, float] = (0.0, 1.0),
         groups.append([_problem(path.stem, line, f"{path}, line {number}") for number, line in lines[first:last]])
     longest = max(map(len, groups), default=0)
     problems = [group[index] for index in range(longest) for group in groups if index < len(group)]
+    seen: set[str] = set()
+    for problem in problems:
+        if problem.key in seen:
+            raise BenchError(f"problem {problem.key} is there twice: give each its own id, and files their own names")
+        seen.add(problem.key)
     if not problems:
         raise BenchError(f"no problem in {', '.join(map(str, paths)) or 'no file'}")
     return problems[:limit]
@@ -72,6 +79,8 @@ def _problem(stem: str, line: str, place: str) -> Problem:
         raise BenchError(f"{place}: not JSON") from error
     if not isinstance(entry, dict):
         raise BenchError(f"{place}: not a JSON object")
+    if has_lone_surrogate(entry):
+        raise BenchError(f"{place}: a text holds half a surrogate pair, which is no character")
     if "entry_point" in entry:
         names = ("task_id", "prompt", "test", "entry_point")
         if not all(isinstance(entry.get(name), str) and entry[name] for name in names):
@@ -88,7 +97,7 @@ def _problem(stem: str, line: str, place: str) -> Problem:
         reference = reference[0] if len(reference) == 1 else None
     if isinstance(reference, str | int | float) and not isinstance(reference, bool) and str(reference).strip():
         answer = str(reference).rpartition("####")[2].strip()
-        if NUMBER.search(answer) or "\\" in answer:
+        if "\\" in answer or _value(answer) is not None or (NUMBER.search(answer) and not WORD.search(answer)):
             return Problem(f"{stem}/{identity}", stem, "answer", turns[0], answer)
     return Problem(f"{stem}/{identity}", stem, "open", turns[0])
 

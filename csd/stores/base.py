@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from csd.fingerprint import SCHEMA
 Increment = tuple[int, int, float]  # draft, target, count to add
 
 MAX_ID = 2**31 - 1
+MAX_COUNT = 2.0**53  # a store may hold more, but gives out no more
 DEFAULT_TTL = 30 * 86400  # seconds
 DEFAULT_MAX_ENTRIES = 400_000  # a memory's two bounds together: pairs and agreements
 KEPT_BATCHES = 10_000  # ids remembered per fingerprint; a batch is known again until so many others came after it
@@ -79,6 +80,9 @@ class Store(Protocol):
     async def version(self) -> int: ...
 
     async def load(self) -> Snapshot: ...
+
+    async def replace(self, entries: Sequence[Increment]) -> None:
+        """Put these entries, each pair once, in the place of the whole table, or leave it as it is."""
 
     async def clear(self) -> None:
         """Empty the table. Batches that were applied before stay known."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Awaitable
+import uuid
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -14,12 +15,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from csd.stores.base import KEPT_BATCHES, SCHEMA, Batch, Increment, Snapshot, StoreMisfit
+from csd.stores.base import KEPT_BATCHES, MAX_COUNT, MAX_ID, SCHEMA, Batch, Increment, Snapshot, StoreError, StoreMisfit
 from csd.stores.redis_errors import TIMEOUT, misshaped, translated
 
 T = TypeVar("T")
 
-CHUNK = 5_000  # entries per read; a larger reply could outlast the time-out
+CHUNK = 5_000  # entries per call; a larger one could outlast the time-out
+STAGED = 600  # seconds until what an import that was cut off left is gone
 OLDEST = 6  # major version
 OPTIONS = {"db", "username", "password", "client_name"}
 TLS_OPTIONS = {"ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"}
@@ -66,6 +68,16 @@ CLEAR = f"""{CHECK}
 redis.call('DEL', KEYS[1])
 bump()
 for i = 2, 3 do redis.call('EXPIRE', KEYS[i], ARGV[1]) end
+return version
+"""
+
+# KEYS[4]: the new table, or a key that does not exist for an empty one. ARGV: seconds to live, most entries. The first write is
+# the one that a full server refuses.
+REPLACE = f"""{CHECK}
+bump()
+if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('RENAME', KEYS[4], KEYS[1]) else redis.call('DEL', KEYS[1]) end
+redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -1 - ARGV[2])
+for i = 1, 3 do redis.call('EXPIRE', KEYS[i], ARGV[1]) end
 return version
 """
 
@@ -133,6 +145,22 @@ class RedisStore:
         # Where others keep writing, the last one bears the version before their writes: they will be noticed and read.
         return snapshot
 
+    async def replace(self, entries: Sequence[Increment]) -> None:
+        """The new table is written beside the old one, under a key that soon expires, and takes its place at once."""
+        staged = f"{self.keys[0]}:import:{uuid.uuid4().hex}"
+        try:
+            for start in range(0, len(entries), CHUNK):
+                pipeline = self._client.pipeline(transaction=False)
+                pipeline.zadd(staged, {f"{draft}:{target}": count for draft, target, count in entries[start : start + CHUNK]})
+                pipeline.expire(staged, STAGED)
+                await self._call(pipeline.execute())
+            keys = (*self.keys, staged)
+            await self._call(self._client.eval(REPLACE, len(keys), *keys, self.ttl, self.max_entries))
+        except StoreError:
+            with contextlib.suppress(RedisError, OSError):
+                await self._client.delete(staged)
+            raise
+
     async def clear(self) -> None:
         await self._call(self._eval(CLEAR, [self.ttl]))
 
@@ -163,9 +191,9 @@ class RedisStore:
 
     def _entry(self, member: str, count: float) -> Increment:
         match = re.fullmatch(r"(\d{1,10}):(\d{1,10})", member, re.ASCII)
-        if match is None or not count > 0:
+        if match is None or not count > 0 or max(int(match[1]), int(match[2])) > MAX_ID:
             raise misshaped(self.name, self.keys[0])
-        return int(match[1]), int(match[2]), count
+        return int(match[1]), int(match[2]), min(count, MAX_COUNT)
 
     def _number(self, value: Any) -> int:
         if value is None:

@@ -7,12 +7,23 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from csd.stores.base import KEPT_BATCHES, SCHEMA, Batch, Snapshot, StoreError, StoreMisfit, StoreUnavailable, first_version
+from csd.stores.base import (
+    KEPT_BATCHES,
+    MAX_COUNT,
+    SCHEMA,
+    Batch,
+    Increment,
+    Snapshot,
+    StoreError,
+    StoreMisfit,
+    StoreUnavailable,
+    first_version,
+)
 
 T = TypeVar("T")
 
@@ -75,6 +86,9 @@ class SqliteStore:
     async def load(self) -> Snapshot:
         return await self._run(self._load)
 
+    async def replace(self, entries: Sequence[Increment]) -> None:
+        await self._run(lambda: self._replace(entries))
+
     async def clear(self) -> None:
         await self._run(self._clear)
 
@@ -103,11 +117,15 @@ class SqliteStore:
             connection.execute("INSERT INTO batches (fingerprint, id) VALUES (?, ?)", (key, batch.id))
             connection.executemany(ADD, [(key, *increment) for increment in batch.increments])
             connection.execute(BUMP, (key, first_version()))
-            (held,) = connection.execute("SELECT count(*) FROM pairs WHERE fingerprint = ?", (key,)).fetchone()
-            if held > self.max_entries:  # a tenth more than needed leaves, so that new pairs find room to grow
-                connection.execute(TRIM, (key, held - self.max_entries + self.max_entries // 10))
+            self._trim(connection)
             connection.execute(FORGET, (key, KEPT_BATCHES))
             return self._version(connection)
+
+    def _trim(self, connection: sqlite3.Connection) -> None:
+        key = self.fingerprint
+        (held,) = connection.execute("SELECT count(*) FROM pairs WHERE fingerprint = ?", (key,)).fetchone()
+        if held > self.max_entries:  # a tenth more than needed leaves, so that new pairs find room to grow
+            connection.execute(TRIM, (key, held - self.max_entries + self.max_entries // 10))
 
     def _version(self, connection: sqlite3.Connection) -> int:
         row = connection.execute("SELECT version FROM meta WHERE fingerprint = ?", (self.fingerprint,)).fetchone()
@@ -115,11 +133,19 @@ class SqliteStore:
 
     def _load(self) -> Snapshot:
         connection = self._connected()
-        query = "SELECT draft, target, count FROM pairs WHERE fingerprint = ? ORDER BY count DESC LIMIT ?"
+        query = "SELECT draft, target, min(count, ?) FROM pairs WHERE fingerprint = ? ORDER BY count DESC LIMIT ?"
         with _transaction(connection, "BEGIN"):
             version = self._version(connection)
-            rows: list[Any] = connection.execute(query, (self.fingerprint, self.max_entries)).fetchall()
+            rows: list[Any] = connection.execute(query, (MAX_COUNT, self.fingerprint, self.max_entries)).fetchall()
         return Snapshot(version, rows)
+
+    def _replace(self, entries: Sequence[Increment]) -> None:
+        connection = self._connected()
+        with _writing(connection):
+            connection.execute("DELETE FROM pairs WHERE fingerprint = ?", (self.fingerprint,))
+            connection.executemany(ADD, [(self.fingerprint, *entry) for entry in entries])
+            connection.execute(BUMP, (self.fingerprint, first_version()))
+            self._trim(connection)
 
     def _clear(self) -> None:
         connection = self._connected()

@@ -11,14 +11,20 @@ from tests.api.support import BOTH, CHAT, COMPLETIONS, STREAMS, ask, check_error
 from tests.synthetic import SyntheticEngine
 
 UNSUPPORTED: list[tuple[str, Any]] = [
-    *(("n", value) for value in (0, 2, 1000, -1, "1", True, 1.0)),
-    *(("presence_penalty", value) for value in (0.5, -1, False, "0")),
-    ("frequency_penalty", 1),
-    ("repetition_penalty", 1.1),
-    ("min_tokens", 5),
-    ("logit_bias", {"5": -100}),
+    *(("n", value) for value in (0, 1000, -1, "1", True, 1.5)),
+    *(("presence_penalty", value) for value in (2.5, -3, False, "0")),
+    ("frequency_penalty", 3),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", -1.5),
+    ("min_tokens", -1),
     ("logit_bias", {"x": 1}),
+    ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"999999": 1}),
+    ("logit_bias", {"5": 101}),
+    ("logit_bias", {"5": "1"}),
+    ("logit_bias", {"5": True}),
     ("logit_bias", []),
+    *(("session_id", value) for value in ("", "two words", "x" * 129, 5)),
     ("response_format", {"type": "json_object"}),
     ("response_format", {"type": "json_schema", "json_schema": {}}),
 ]
@@ -31,16 +37,17 @@ UNSUPPORTED_CHAT: list[tuple[str, Any]] = [
     ("audio", {"voice": "x"}),
     ("modalities", ["text", "audio"]),
     ("web_search_options", {}),
-    ("logprobs", True),
     ("logprobs", 0),
     ("top_logprobs", 3),
+    ("top_logprobs", 21),
 ]
 UNSUPPORTED_COMPLETION: list[tuple[str, Any]] = [
     ("best_of", 2),
-    ("echo", True),
+    ("echo", 1),
     ("suffix", "end"),
-    ("logprobs", 0),
-    ("logprobs", 5),
+    ("logprobs", 21),
+    ("logprobs", True),
+    ("logprobs", -1),
 ]
 
 

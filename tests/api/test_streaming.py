@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from app.api.details import Asked
 from app.api.generations import Generations
 from app.api.replies import CHAT as CHAT_KIND
 from app.api.replies import Reply, dump
@@ -20,6 +21,7 @@ from app.engine.request import GenerationRequest
 from app.metrics import Metrics
 from tests.api.support import BASE, BOTH, CHAT, COMPLETIONS, HELLO, check_error, client_of, events, stream, text_of
 from tests.synthetic import SyntheticEngine
+from tests.synthetic_session import SyntheticCodec
 from tests.waiting import wait_until
 
 FIXED = ("id", "created", "model", "object", "system_fingerprint")
@@ -180,7 +182,7 @@ def test_keep_alives_are_comments() -> None:
         engine = _Silent()
         generations = Generations(Metrics())
         generations.submit(engine, [GenerationRequest((1,))])  # type: ignore[arg-type]
-        reply = Reply(CHAT_KIND, "chatcmpl-1", "m", "fp")
+        reply = Reply(CHAT_KIND, "chatcmpl-1", "m", "fp", Asked(SyntheticCodec()), [None])  # type: ignore[arg-type]
         sent: list[bytes] = []
         async for frame in frames(reply, generations, keep_alive_after=0.01, include_usage=False):
             sent.append(frame)

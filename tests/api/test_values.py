@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.api.support import BOTH, CHAT, COMPLETIONS, STREAMS, ask, check_alive, check_error
+from tests.api.support import BASE, BOTH, CHAT, COMPLETIONS, STREAMS, ask, check_alive, check_error
 from tests.synthetic import SyntheticEngine
 
 OPTIONAL = [
@@ -186,3 +186,14 @@ def test_completion_default_fits_what_is_left(client: TestClient) -> None:
     assert reply.json()["choices"][0]["finish_reason"] == "length"
     check_error(client.post(COMPLETIONS, json={"prompt": [1] * 4096}), 400, "prompt", "context_length_exceeded")
     check_error(client.post(COMPLETIONS, json={"prompt": [1] * 4097}), 400, "prompt", "context_length_exceeded")
+
+
+def test_chat_logprobs_are_read_by_openai_python(client: TestClient) -> None:
+    body = {**BASE[CHAT], "temperature": 0, "max_tokens": 9, "logprobs": True, "top_logprobs": 2}
+    choice = client.post(CHAT, json=body).json()["choices"][0]
+    assert choice["logprobs"]["refusal"] is None
+    assert len(choice["logprobs"]["content"]) == 9
+    for entry in choice["logprobs"]["content"]:
+        assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
+        assert bytes(entry["bytes"]).decode("utf-8", "replace")
+    assert client.post(CHAT, json={**body, "logprobs": False, "top_logprobs": 0}).json()["choices"][0]["logprobs"] is None

@@ -48,6 +48,13 @@ def test_a_table_goes_in_out_and_away(run: Call, tmp_path: Path) -> None:
     assert "0 pairs" in run("show")[1]
 
 
+def test_looking_makes_no_file(run: Call, tmp_path: Path) -> None:
+    for words in (("show",), ("export", str(tmp_path / "out.jsonl")), ("clear", "--yes")):
+        code, text = run(*words, store=f"sqlite:{tmp_path / 'typo' / 'ocm.sqlite3'}")
+        assert code == 2 and "there is no file" in text
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_wrong_is_said_and_changes_nothing(run: Call, tmp_path: Path) -> None:
     good, bad, foreign = tmp_path / "good.jsonl", tmp_path / "bad.jsonl", tmp_path / "foreign.jsonl"
     write(good, TABLE, ENTRIES)

@@ -43,6 +43,7 @@ def test_other_members_blank_lines_and_text_ids_do_no_harm(tmp_path: Path) -> No
         ('{"question_id": 2, "category": "qa", "turns": []}', "turns"),
         ('{"question_id": 2, "category": "qa", "turns": [3]}', "turns"),
         ('{"question_id": 2, "category": "qa", "turns": "text"}', "turns"),
+        ('{"question_id": 2, "category": "qa", "turns": ["\\udfff"]}', "surrogate"),
         (GOOD, "there before"),
     ],
 )

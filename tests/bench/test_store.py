@@ -78,3 +78,10 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BenchError, match="cannot be used"):
         Store(tmp_path / "file", SETTING)
+
+
+def test_a_run_without_results_gives_way_to_another(tmp_path: Path) -> None:
+    Store(tmp_path, {**SETTING, "seed": 1}).close()
+    Store(tmp_path, SETTING).close()
+    filled(tmp_path)
+    assert len(Store(tmp_path, SETTING).results) == 2

@@ -68,3 +68,13 @@ def test_another_run_and_damage_are_refused_and_fresh_starts_anew(tmp_path: Path
     fresh = Journal(tmp_path, SETTINGS, fresh=True)
     assert not fresh.readings
     fresh.close()
+
+
+def test_a_run_that_did_nothing_yet_gives_way_to_another(tmp_path: Path):
+    Journal(tmp_path, {**SETTINGS, "target": "mistyped"}).close()
+    journal = Journal(tmp_path, SETTINGS)
+    journal.add(FIRST, 1.0, 100)
+    journal.close()
+    again = Journal(tmp_path, SETTINGS)
+    assert list(again.readings) == ["a/1"]
+    again.close()

@@ -42,6 +42,7 @@ def test_no_character_of_a_long_text_is_lost(tmp_path: Path):
         (b'{"turns": ["ok"]}\nnonsense', "line 2: not JSON"),
         (b"[1]", "line 1: not a JSON object"),
         (b'{"turns": []}', "line 1: needs a text"),
+        (b'{"text": "\\ud800"}', "line 1: a text holds half a surrogate pair"),
         (b'{"turns": [1]}', "line 1: needs a text"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd.memory import MAX_ID, CorrectionMemory
+from csd.memory import MAX_COUNT, MAX_ID, CorrectionMemory
 
 pairs = st.tuples(st.integers(0, 4), st.integers(5, 9))
 
@@ -297,3 +297,13 @@ def test_a_recorder_a_drainer_and_a_reader_at_once():
     take_in(stored, memory.drain())
     assert sum(stored.values()) == 20_000
     assert {entry[:2]: entry[2] for entry in memory.entries()} == stored
+
+
+def test_a_count_ends_where_a_float_no_longer_counts_by_ones():
+    memory = CorrectionMemory(half_life=3)
+    for _ in range(3):
+        memory.merge([(1, 2, float(MAX_COUNT)), (3, 3, float(MAX_COUNT))])
+        memory.record(1, 2, 4)
+    assert 0 < memory.count(1, 2) <= MAX_COUNT and memory.count(3, 3) <= MAX_COUNT
+    memory.replace(memory.entries(), [(1, 2, float(MAX_COUNT))])
+    assert memory.count(1, 2) == MAX_COUNT

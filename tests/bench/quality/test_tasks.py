@@ -28,6 +28,7 @@ def problem(tmp_path: Path, entry: object) -> Problem:
     "reply",
     [
         "Sure!\n```python\ndef double(x: int) -> int:\n    return 2 * x\n```\nDone.",
+        "```Python3\ndef double(x):\n    return x + x\n```",
         "```\nfrom typing import List\ndef double(x):\n    return x + x\n```",
         "def double(x):\n    return 2 * x",
         "    return 2 * x",
@@ -38,7 +39,16 @@ def test_a_right_function_passes_however_it_is_wrapped(tmp_path: Path, reply: st
     assert problem(tmp_path, DOUBLE).right(reply) is True
 
 
-@pytest.mark.parametrize("reply", ["", "I cannot.", "```python\ndef double(x): return 3 * x\n```", "```python\ndef triple(x)"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        "I cannot.",
+        "```python\ndef double(x): return 1\nif __name__ == '__main__': exit()\n```",
+        "```python\ndef double(x): return 3 * x\n```",
+        "```python\ndef triple(x)",
+    ],
+)
 def test_a_wrong_one_does_not(tmp_path: Path, reply: str):
     assert problem(tmp_path, DOUBLE).right(reply) is False
 
@@ -71,6 +81,9 @@ def test_questions_with_a_reference_have_an_answer_and_others_are_open(tmp_path:
     assert problem(tmp_path, {**asked, "reference": ["18"]}).right("It is 18.") is True
     assert problem(tmp_path, {**asked, "reference": "work\n#### 1,018"}).reference == "1,018"
     assert problem(tmp_path, asked).kind == "open"
+    assert problem(tmp_path, {**asked, "reference": ["In 1913 they came home."]}).kind == "open"
+    for answer in ("-1,234.5", "5/8", "(1, 2)", "2x^2 + 1", "\\text{east}", "50%"):
+        assert problem(tmp_path, {**asked, "reference": answer}).kind == "answer"
 
 
 def test_parts_of_a_file_do_not_overlap(tmp_path: Path):
@@ -81,9 +94,19 @@ def test_parts_of_a_file_do_not_overlap(tmp_path: Path):
     assert len(first) == 7
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[]", '{"question_id": 1}', '{"entry_point": "f", "prompt": "p"}'])
+@pytest.mark.parametrize(
+    "line",
+    ["nonsense", "[]", '{"question_id": 1, "turns": ["\\ud800"]}', '{"question_id": 1}', '{"entry_point": "f", "prompt": "p"}'],
+)
 def test_bad_lines_are_named(tmp_path: Path, line: str):
     path = tmp_path / "data.jsonl"
     path.write_text(line)
     with pytest.raises(BenchError, match=r"data.jsonl, line 1"):
+        read_problems([path])
+
+
+def test_a_problem_that_is_there_twice_is_refused(tmp_path: Path):
+    path = tmp_path / "data.jsonl"
+    path.write_text(2 * (json.dumps({"question_id": 1, "turns": ["?"]}) + "\n"))
+    with pytest.raises(BenchError, match="data/1 is there twice"):
         read_problems([path])

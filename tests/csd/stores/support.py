@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from csd.stores.base import Batch, Increment, Snapshot, Store, StoreUnavailable
 from csd.stores.url import open_store
@@ -43,6 +43,9 @@ class Driven:
 
     def counts(self) -> dict[tuple[int, int], float]:
         return {(draft, target): count for draft, target, count in self.load().entries}
+
+    def replace(self, *entries: Increment) -> None:
+        self.loop.run_until_complete(self.store.replace(entries))
 
     def clear(self) -> None:
         self.loop.run_until_complete(self.store.clear())
@@ -126,6 +129,11 @@ class WishedStore:
         self._fail()
         self.loads += 1
         return Snapshot(self.number, [(*pair, count) for pair, count in self.table.items()])
+
+    async def replace(self, entries: Sequence[Increment]) -> None:
+        self._fail()
+        self.table = {(draft, target): count for draft, target, count in entries}
+        self.number += 1
 
     async def clear(self) -> None:
         self._fail()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from csd.stores.base import KEPT_BATCHES, Batch
+from csd.memory import CorrectionMemory
+from csd.stores.base import KEPT_BATCHES, MAX_COUNT, Batch
 from tests.csd.stores.conftest import NewStore
 
 
@@ -61,6 +62,26 @@ def test_clear_empties_and_is_seen(url: str, new_store: NewStore) -> None:
     assert store.version() == version + 1 and store.counts() == {}
     store.apply(batch)  # a late repetition
     assert store.counts() == {}
+
+
+def test_a_table_is_replaced_whole(url: str, new_store: NewStore) -> None:
+    store, other = new_store(url), new_store(url, max_entries=6_000)
+    version = store.add((1, 2, 3.0), (3, 4, 1.0))
+    rows = [(5, target, float(1 + target)) for target in range(6_001)]  # more than one call carries
+    store.replace(*rows)
+    assert store.version() == version + 1 and sorted(store.load().entries) == rows
+    other.replace(*rows)
+    assert len(other.counts()) <= 6_000 and (5, 0) not in other.counts()
+    store.replace()
+    assert store.counts() == {}
+
+
+def test_counts_beyond_what_a_float_counts_by_ones_are_given_out_at_that_bound(url: str, new_store: NewStore) -> None:
+    store = new_store(url)
+    for _ in range(3):
+        store.add((1, 2, MAX_COUNT), (3, 4, 1.0))
+    assert store.counts() == {(1, 2): MAX_COUNT, (3, 4): 3.0}
+    CorrectionMemory().replace(store.load().entries)
 
 
 def test_the_least_frequent_leave_first(url: str, new_store: NewStore) -> None:

@@ -96,6 +96,23 @@ def test_full(new_server: NewServer, new_store: NewStore) -> None:
     assert len(store.counts()) == 1001
 
 
+def test_a_full_server_keeps_the_table_that_was_to_be_replaced(new_server: NewServer, new_store: NewStore) -> None:
+    server = new_server(maxmemory="4mb", **{"maxmemory-policy": "noeviction"})
+    store = new_store(server.url)
+    version = store.add((1, 2, 1.0))
+    with pytest.raises(StoreUnavailable, match="is full; raise maxmemory"):
+        store.replace(*((draft, target, 1.0) for draft in range(100) for target in range(1_000)))
+    assert (store.version(), store.counts()) == (version, {(1, 2): 1.0})
+    assert server.command("KEYS", "*:import:*") == b"*0\r\n"
+
+
+@pytest.mark.parametrize("member", ["foo", "1:2147483648", "1"])
+def test_an_entry_that_cannot_be(server: RedisServer, new_store: NewStore, member: str) -> None:
+    server.command("ZADD", PAIRS, "5", member)
+    with pytest.raises(StoreMisfit, match="something else than a table"):
+        new_store(server.url).load()
+
+
 def test_flushed(server: RedisServer, new_store: NewStore) -> None:
     store = new_store(server.url)
     version = store.add((1, 2, 1.0))

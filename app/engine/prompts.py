@@ -1,0 +1,165 @@
+"""Reading prompts: in chunks, or taken over from an earlier turn or from a sibling that has read the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from app.engine.choose import choose, is_greedy
+from app.engine.draft_model import DraftCache, DraftModel
+from app.engine.kv import KVSlab
+from app.engine.logits import logprobs_for, successors, token_logprobs
+from app.engine.rules import TokenRules
+from app.engine.session import LearntRows, Session, Stage
+from app.engine.target import Rows, Target
+from racer.drafter import Drafter
+from racer.tree import Source
+
+SLACK = 64  # unused rows of KV that are kept rather than copied away
+
+
+@dataclass(slots=True)
+class Kept:
+    """What is left of an ended session for the next turn of its conversation.
+
+    tokens: prompt and answer, all of which the drafter has observed; the slab holds all but the last. prompt_length: how many
+    of them were the prompt.
+    """
+
+    tokens: tuple[int, ...]
+    prompt_length: int
+    slab: KVSlab
+    drafter: Drafter
+    drafter_kind: tuple[object, ...]
+    draft: DraftCache | None
+
+    @staticmethod
+    def of(session: Session) -> Kept | None:
+        """None where there is nothing that a next turn could use."""
+        slab, drafter = session.cache, session.drafter
+        if not isinstance(slab, KVSlab) or drafter is None or not session.output:
+            return None
+        if slab.capacity > slab.length + SLACK:
+            slab = slab.copy(slab.length, slab.length)
+        draft = session.draft
+        if draft is not None and draft.slab is not None:
+            draft.slab = draft.slab.copy(draft.agreed, draft.agreed)
+            draft.ahead.clear()
+        prompt = session.request.prompt_ids
+        return Kept((*prompt, *session.output), len(prompt), slab, drafter, session.drafter_kind, draft)
+
+    @property
+    def rows(self) -> int:
+        """Rows of KV that it occupies."""
+        return self.slab.capacity
+
+
+class PromptReader:
+    """Opens sessions and takes them through their prompts. Used by the worker thread alone."""
+
+    def __init__(self, target: Target, draft: DraftModel | None, *, vocab_size: int, top_k: int, chunk: int) -> None:
+        self.target = target
+        self.draft = draft
+        self.vocab_size = vocab_size
+        self.top_k = top_k
+        self.chunk = chunk
+
+    def open(self, session: Session, drafter: Drafter, kept: Kept | None = None) -> None:
+        """Give a session the room it needs, and what an earlier turn has read of its prompt already.
+
+        The drafter of that turn goes on where the history still holds its prompt; else the new one starts afresh.
+        """
+        prompt = session.request.prompt_ids
+        session.drafter = drafter
+        if TokenRules.needed(session.request):
+            session.rules = TokenRules(session.request, session.ends, self.vocab_size, self.target.device)
+        if kept is None or not session.reads_from_cache:
+            session.cache = self.target.open(session.reserved)
+            if self.draft is not None and session.asks_draft_model:
+                session.draft = self.draft.open(prompt, session.reserved)
+            return
+        common = common_length(kept.tokens, prompt)
+        rows = min(common, kept.slab.length, len(prompt) - 1)  # the last token is always read, for what comes after it
+        session.cache = kept.slab.copy(session.reserved, rows)
+        session.prefilled = session.cached_tokens = rows
+        if common >= kept.prompt_length and kept.drafter_kind == session.drafter_kind:
+            session.drafter, session.observed = kept.drafter, common
+        else:
+            drafter.observe(np.asarray(prompt[:rows], np.int64))
+            session.observed = rows
+        if self.draft is not None and session.asks_draft_model:
+            session.draft = self.draft.open(prompt, session.reserved)
+            if session.draft is not None and kept.draft is not None and kept.draft.slab is not None:
+                session.draft.take_over(kept.draft, rows)
+
+    def copy(self, source: Session, session: Session) -> None:
+        """Take over the prompt that a sibling of the same group has read."""
+        prompt, rows = session.request.prompt_ids, len(session.request.prompt_ids) - 1
+        if not isinstance(source.cache, KVSlab) or rows < 1 or session.drafter is None:
+            return
+        session.cache = source.cache.copy(session.reserved, rows)
+        session.prefilled = session.observed = rows
+        session.drafter.observe(np.asarray(prompt[:rows], np.int64))
+        session.prompt_logprobs = list(source.prompt_scores)
+        if session.drafter.learns:
+            for learnt in source.prompt_rows:
+                session.drafter.learn(*learnt)
+        if session.draft is not None and source.draft is not None and source.draft.slab is not None:
+            session.draft.take_over(source.draft, rows)
+
+    def advance(self, session: Session) -> None:
+        """Read the next chunk of the prompt; with the last one the first token of the answer is emitted."""
+        prompt, first = session.request.prompt_ids, session.prefilled
+        chunk = prompt[first : first + self.chunk]
+        last = first + len(chunk) == len(prompt)
+        cache, drafter = session.cache, session.drafter
+        assert cache is not None and drafter is not None
+        scored = session.request.prompt_logprobs and len(session.prompt_logprobs) < len(prompt)
+        logits_from = 0 if drafter.learns or scored else len(chunk) - 1
+        logits = self.target.forward([Rows.of_text(cache, chunk, logits_from)])[:, : self.vocab_size]
+        cache.commit(list(range(len(chunk))))
+        session.prefilled += len(chunk)
+        tokens = np.asarray(chunk, np.int64)
+        drafter.observe(tokens[max(0, session.observed - first) :])
+        session.observed = max(session.observed, session.prefilled)
+        if self.draft is not None and session.draft is not None:
+            self.draft.catch_up(session.draft, prompt[: session.prefilled])
+        if scored:
+            self._score(session, logits, prompt[first + 1 : session.prefilled + 1])
+        if drafter.learns:
+            top = successors(logits, self.top_k, probabilities=True)
+            before = np.concatenate([[prompt[first - 1] if first else -1], tokens[:-1]])
+            learnt = LearntRows(tokens, top.ids, top.probabilities, before)
+            drafter.learn(*learnt)
+            if session.request.group is not None:
+                session.prompt_rows.append(learnt)
+        if last:
+            token = self._first_token(session, logits[-1:])
+            session.stage = Stage.DECODE
+            session.emit([token], [Source.TARGET], logprobs=logprobs_for(session, logits[-1:], [token]))
+            drafter.observe(np.asarray([token], np.int64))
+
+    def _first_token(self, session: Session, row: torch.Tensor) -> int:
+        if session.rules is None and is_greedy(session.request.sampling):
+            return int(successors(row, self.top_k, probabilities=False).ids[0, 0])
+        scores = row[0] if session.rules is None else session.rules.apply(row[0], ())
+        return choose(scores, session.request.sampling, session.seed, 0)
+
+    @staticmethod
+    def _score(session: Session, logits: torch.Tensor, following: Sequence[int]) -> None:
+        """Log-probabilities of the prompt tokens that follow the rows of a chunk; the first token of a prompt has none."""
+        if not session.prompt_logprobs:
+            session.prompt_logprobs.append(None)
+        session.prompt_logprobs += token_logprobs(logits[: len(following)], following, session.request.logprobs or 0)
+        if session.request.group is not None:
+            session.prompt_scores = list(session.prompt_logprobs)
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two texts begin with in common."""
+    n = min(len(first), len(second))
+    differ = np.flatnonzero(np.asarray(first[:n]) != np.asarray(second[:n]))
+    return int(differ[0]) if differ.size else n

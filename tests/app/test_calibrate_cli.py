@@ -1,0 +1,52 @@
+"""`racer-csd calibrate` from end to end: what is in the table is in the store, once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app import cli
+from csd.exchange import read
+from tests.csd.stores.support import Driven
+from tests.engine.drafting import similar
+from tests.tiny import loaded, tokenizer
+
+Call = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
+    for name, model in (("target", loaded().model), ("draft", similar(0.1).model)):
+        model.save_pretrained(tmp_path / name)
+        tokenizer().save_pretrained(tmp_path / name)
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abc abc", "hello", "x" * 400)))
+    monkeypatch.setenv("RACER_CACHE_DIR", str(tmp_path / "cache"))
+
+    def call(*words: str) -> str:
+        models = ("--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"), "--dtype", "fp32", "--threads", "1")
+        kept = ("--data", str(data), "--out", str(tmp_path / "out"), "--store", f"sqlite:{tmp_path / 'ocm.sqlite3'}")
+        monkeypatch.setattr(sys, "argv", ["racer-csd", "calibrate", *models, *kept, "--max-tokens", "30", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert left.value.code == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.mark.parametrize("words", [("--mode", "rollout"), ("--mode", "forced", "--generate")])
+def test_the_store_holds_the_table_once(run: Call, tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert run(*words).endswith("added to the store\n")
+    first = (tmp_path / "out" / "table.jsonl").read_text().splitlines()[0]
+    fingerprint = json.loads(first)["fingerprint"]
+    table = {(draft, target): count for draft, target, count in read(tmp_path / "out" / "table.jsonl", fingerprint)}
+    store = Driven(f"sqlite:{tmp_path / 'ocm.sqlite3'}", fingerprint)
+    assert store.counts() == table and len(table) > 1
+    assert "got them before" in run(*words)
+    assert store.counts() == table
+    store.close()

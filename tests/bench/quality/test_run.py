@@ -1,0 +1,36 @@
+"""Answers of one mode do not depend on the modes beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.engine.correction import CsdConfig
+from bench.quality.modes import parse
+from bench.quality.run import Outcome, Results, run
+from bench.quality.tasks import Problem
+from tests.engine.drafting import pair, similar
+
+PROBLEMS = [Problem(f"p/{number}", "p", "open", text) for number, text in enumerate(("abc abc abc", "hello hello"))]
+
+
+def outcomes(directory: Path, modes: str, table: list[tuple[int, int, float]]) -> dict[tuple[str, str], Outcome]:
+    with pair(similar(0.1), csd=CsdConfig(allowed=True, lambda_=1, tau=1e-9)) as engine:
+        results = Results(directory, {})
+        run(engine, PROBLEMS, parse(modes, draft=True), results, 60, table)
+        results.close()
+        return results.outcomes
+
+
+def test_no_mode_learns_from_another(tmp_path: Path) -> None:
+    with pair(similar(0.1), csd=CsdConfig(allowed=True)) as engine:
+        results = Results(tmp_path / "table", {})
+        run(engine, PROBLEMS, parse("sd", draft=True), results, 60)
+        results.close()
+        assert engine.corrections is not None
+        table = [(draft, target, 2.0) for draft, target, _ in engine.corrections.memory.entries()]
+    alone = outcomes(tmp_path / "alone", "csd", table)
+    beside = outcomes(tmp_path / "beside", "sd,ocm,scg,racer,csd", table)
+    for problem in PROBLEMS:
+        mine, other = alone[problem.key, "csd"], beside[problem.key, "csd"]
+        assert (mine.steps, mine.accepted, mine.rescues) == (other.steps, other.accepted, other.rescues)
+    assert sum(alone[problem.key, "csd"].rescues for problem in PROBLEMS) > 0
