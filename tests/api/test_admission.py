@@ -78,7 +78,8 @@ def test_a_full_queue_is_known_before_the_body_is_read(engine: SyntheticEngine) 
 def test_more_prompts_than_places_are_refused_before_they_are_tokenised(engine: SyntheticEngine, codec: CountingCodec) -> None:
     with client_of(lambda: engine) as client:
         fill(engine, 1)
-        check_error(client.post(COMPLETIONS, json={"prompt": ["a", "b", "c"]}), 429, code="queue_full")
+        for body in ({"prompt": ["a", "b", "c"]}, {"prompt": "a", "n": 3}):
+            check_error(client.post(COMPLETIONS, json=body), 429, code="queue_full")
         assert codec.encoded == 0
 
 
@@ -165,6 +166,7 @@ def test_each_prompt_is_a_generation_of_its_own(engine: SyntheticEngine) -> None
     with client_of(lambda: engine, **KEYS, max_per_key=2) as client:
         error = check_error(client.post(COMPLETIONS, json={"prompt": ["a"] * 3}, headers=as_key("first")), 400, "prompt")
         assert "at most 2 prompts" in error["message"]
+        check_error(client.post(COMPLETIONS, json={"prompt": "a", "n": 3}, headers=as_key("first")), 400, "n")
         engine.allow()
         for _ in range(3):
             reply = client.post(COMPLETIONS, json={"prompt": ["a"] * 2}, headers=as_key("first"))
