@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SOAK_SECONDS ?= 600
 
-.PHONY: help serve test check format lock clean
+.PHONY: help serve test soak check format lock clean
 
 help:
 	@echo "make serve   install, fetch the default model, serve on 127.0.0.1:8000"
 	@echo "make test    install what the tests need, then run all tests"
+	@echo "make soak    ten minutes of mixed traffic and store faults on a real server; SOAK_SECONDS changes the time"
 	@echo "make check   format, lint, types, import rules, then all tests"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make lock    pin the newest allowed dependencies into requirements.lock"
@@ -25,8 +27,12 @@ serve: $(VENV)/.installed
 	exec $(BIN)/racer-csd serve $(ARGS)
 
 test: $(VENV)/.installed
+	tests/system_packages.sh nginx
 	$(BIN)/racer-csd fetch smollm2
 	$(BIN)/python -m pytest $(ARGS)
+
+soak: $(VENV)/.installed
+	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) $(ARGS)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """The command `racer-csd calibrate`: fill a correction memory from unlabelled text."""
 
-# ruff: noqa: B008, PLC0415 - typer reads defaults; the model libraries take seconds to import
+# ruff: noqa: B008, PLC0415, PLR0915 - typer reads defaults; the model libraries take seconds to import
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from app.settings import SettingsError
 
 if TYPE_CHECKING:
     from app.calibration.run import Mode, Progress
+    from csd.divergence import Divergences
 
+COMPARED = (20, 100, 500)  # most frequent pairs that --compare looks at
+NO_ANSWERS = "none of the data has answers, so the questions themselves are compared; --generate has the target answer them"
 
 calibrate = typer.Typer(
     name="calibrate",
@@ -42,6 +45,7 @@ def run(
     threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
     out: Path = typer.Option(Path("out/calibrate"), help="Directory of the results; a run that was cut off goes on there"),
     fresh: bool = typer.Option(False, "--fresh", help="Drop the results that are there"),
+    compare: Path | None = typer.Option(None, help="Another table.jsonl of this pair of models: how far the top pairs agree"),
 ) -> None:
     """Writes table.jsonl, report.json and divergences.png, and adds the table to the store."""
     if mode not in ("forced", "rollout"):
@@ -71,6 +75,8 @@ def run(
         )
     except (CalibrationDataError, LineLogError) as error:
         raise SettingsError(str(error)) from error
+    if mode == "forced" and not generate and all(item.prompt is not None and item.text is None for item in items):
+        typer.echo(f"note: {NO_ANSWERS}", err=True)
     # The engine has no store: what it counts while it decodes would reach the store beside the table, and count twice.
     config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True))
     with Engine.from_pretrained(target, config, draft=draft, dtype=dtype, device=device, threads=threads) as engine:
@@ -96,6 +102,8 @@ def run(
         written = write(out / "table.jsonl", corrections.fingerprint, found.entries())
         report = summary(found, journal, lambda ids: engine.codec.decode(ids, skip_special_tokens=False))
         report |= {"mode": mode, "fingerprint": corrections.fingerprint, "entries": written}
+        if compare is not None:
+            report["agreement"] = _agreement(found, compare, corrections.fingerprint)
         write_report(out, report)
         draw(found, CsdConfig().tau, out / "divergences.png")
     kept = ""
@@ -104,6 +112,19 @@ def run(
         kept = ", added to the store" if new else "; the store got them before (`racer-csd ocm merge` adds them again)"
     _print(report)
     typer.echo(f"\n{written} pairs in {out / 'table.jsonl'}{kept}")
+
+
+def _agreement(found: Divergences, path: Path, fingerprint: str) -> dict[str, float]:
+    """Share of the most frequent pairs that are among those of another table, by how many are compared."""
+    from csd.divergence import agreement
+    from csd.exchange import read
+
+    try:
+        other = [entry for entry in read(path, fingerprint) if entry[0] != entry[1]]
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--compare: {error}") from error
+    other.sort(key=lambda entry: (-entry[2], entry[:2]))
+    return {str(top): round(agreement(found.entries(), other, top), 4) for top in COMPARED}
 
 
 def _show(progress: Progress) -> None:
@@ -120,6 +141,8 @@ def _print(report: dict[str, Any]) -> None:
         f"{report['events']} divergences at {report['positions']} positions of {report['texts']} texts; "
         f"{report['pairs']} pairs, the most frequent fifth holds {100 * report['share_of_top_20_percent']:.0f} %"
     )
+    for top, share in report.get("agreement", {}).items():
+        typer.echo(f"of the {top} most frequent pairs, {100 * share:.0f} % are among those of the other table")
     above = ", ".join(f"{count} above {value}" for value, count in report["pairs_above_lambda"].items())
     typer.echo(f"pairs by count: {above}")
     for pair in report["most_frequent"]:

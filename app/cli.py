@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import queue
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+import app.bench_serve_cli  # noqa: F401 - adds its command to bench
 from app.bench_cli import bench
 from app.calibrate_cli import calibrate
 from app.engine.errors import EngineClosed
@@ -72,6 +74,7 @@ def _spin_briefly() -> None:
 
 def serve(**flags: Any) -> None:
     """Serve a model over HTTP. Every flag is also an environment variable: --max-nodes is RACER_MAX_NODES."""
+    _die_of_sigterm()
     settings = read_settings(flags)
     if os.environ.get("WEB_CONCURRENCY", "1") not in ("", "1"):
         raise SettingsError("WEB_CONCURRENCY asks for several workers, but one process holds the model; unset it")
@@ -81,6 +84,12 @@ def serve(**flags: Any) -> None:
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.exit(run(settings, lambda: load_engine(settings), _one_line))
+
+
+def _die_of_sigterm() -> None:
+    """Until the server has a handler: process 1 of a container has no default action, and would never see the signal."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
 def load_engine(settings: Settings) -> Engine:

@@ -13,12 +13,11 @@ from bench.modes import PLAIN
 from bench.result import Result
 
 
-class Reporter:
-    """Hears of results. total: how many the whole run has; done: how many were there at the start."""
+class Bar:
+    """A bar on a terminal, nothing elsewhere. total: how many there are; done: how many were there at the start."""
 
-    def __init__(self, total: int, done: int, modes: int) -> None:
-        self._total, self._done, self._modes = total, done, modes
-        self._question: list[Result] = []
+    def __init__(self, total: int, done: int = 0) -> None:
+        self._total, self._done = total, done
         console = Console(stderr=True)
         self._bar: Progress | None = None
         if console.is_terminal:
@@ -35,17 +34,35 @@ class Reporter:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, result: Result) -> None:
+    def advance(self, text: str) -> bool:
+        """One more is done; false where no bar shows it."""
         self._done += 1
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, description=f"{result.question} {result.mode}")
+            self._bar.update(self._task, completed=self._done, description=text)
+        return self._bar is not None
+
+    def line(self, text: str) -> None:
+        """A line in place of a bar."""
+        sys.stderr.write(f"[{self._done}/{self._total}] {text}\n")
+        sys.stderr.flush()
+
+
+class Reporter(Bar):
+    """Hears of results of the offline benchmark. modes: results of a question."""
+
+    def __init__(self, total: int, done: int, modes: int) -> None:
+        super().__init__(total, done)
+        self._modes = modes
+        self._question: list[Result] = []
+
+    def __call__(self, result: Result) -> None:
+        if self.advance(f"{result.question} {result.mode}"):
             return
         if self._question and (self._question[0].question, self._question[0].turn) != (result.question, result.turn):
             self._question = []
         self._question.append(result)
         if self._done % self._modes == 0:  # also where some modes of the question ran before an interrupt
-            sys.stderr.write(f"[{self._done}/{self._total}] {result.question}: {self._rates()} tokens/s\n")
-            sys.stderr.flush()
+            self.line(f"{result.question}: {self._rates()} tokens/s")
 
     def _rates(self) -> str:
         rates = {one.mode: len(one.measured.tokens) / one.measured.seconds for one in self._question}

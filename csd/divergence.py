@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from csd.memory import Entry
 
 FREQUENT = 0.2  # the share of pairs that the paper calls frequent
 
@@ -75,8 +77,11 @@ class Divergences:
         return sum(record.count > threshold for record in self.pairs.values())
 
 
-def agreement(left: Divergences, right: Divergences, top: int) -> float:
-    """Share of the `top` most frequent pairs of `left` that are among those of `right`; 0 where left has none."""
-    ours = [entry[:2] for entry in left.entries()[:top]]
-    theirs = {entry[:2] for entry in right.entries()[:top]}
+def agreement(left: Sequence[Entry], right: Sequence[Entry], top: int) -> float:
+    """Share of the `top` most frequent pairs of one table that are among those of another; 0 where the first has none.
+
+    left, right: (draft, target, count), most frequent first.
+    """
+    ours = [entry[:2] for entry in left[:top]]
+    theirs = {entry[:2] for entry in right[:top]}
     return sum(pair in theirs for pair in ours) / len(ours) if ours else 0.0

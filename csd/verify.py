@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -17,6 +17,7 @@ Choose = Callable[[int, int], int]  # (node, tokens emitted before in this step)
 LogitsOf = Callable[[int, Sequence[int]], Sequence[float]]  # (node, token ids) -> the target's raw logits of these ids
 Likeliest = Callable[[int], int]  # node -> the token with the highest raw logit after it
 Protected = AbstractSet[int] | Callable[[int], bool]
+ANY = frozenset(Source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +49,24 @@ class Walk:
         return len(self.path) - 1
 
 
-def walk_exact(tree: DraftTree, choose: Choose, *, record: bool = False) -> Walk:
+def walk_exact(tree: DraftTree, choose: Choose, *, record: bool = False, learn_from: Collection[int] = ANY) -> Walk:
     """Follow the target's own choice from the root for as long as a child carries it.
 
     The target's token is drawn first and then looked for among the children, so whatever was drafted, the emitted tokens
     are the target's: greedy decoding stays greedy, and a sample keeps its distribution. record: report the divergences and
-    agreements too.
+    agreements too, of drafts from the sources `learn_from`.
     """
     path = [0]
     tokens: list[int] = []
     sources: list[Source] = []
-    seen = _Seen()
+    seen = _Seen(tree, learn_from)
     node = 0
     while True:
         token = choose(node, len(tokens))
         tokens.append(token)
         child = tree.child_with(node, token)
         if record:
-            seen.add(_children(tree, node)[1], token)
+            seen.add(*_children(tree, node), token)
         if child < 0:
             sources.append(Source.TARGET)
             return Walk(
@@ -88,12 +89,14 @@ def walk_csd(
     memory: CorrectionMemory | None,
     protected: Protected,
     likeliest: Likeliest | None = None,
+    learn_from: Collection[int] = ANY,
 ) -> Walk:
     """Walk as walk_exact; where no child carries the target's token, a child may be kept in its place (CSD, lossy).
 
     Of the children that the rule nominates and the target's raw logits admit, the one with the highest logit is kept, the
     first among equals, and the walk goes on below it: its KV and logits are there. logits_of is called once per mismatch
     that has a nominated child. protected: ids that neither are rescued nor give way (EOS, stop, special, banned).
+    learn_from: sources whose divergences and agreements are reported.
     likeliest: needed by a rule that compares with the row's highest logit; ValueError without.
     """
     if rule.against_likeliest and likeliest is None:
@@ -103,12 +106,12 @@ def walk_csd(
     tokens: list[int] = []
     sources: list[Source] = []
     rescued: list[int] = []
-    seen = _Seen()
+    seen = _Seen(tree, learn_from)
     node = nominated = refused = 0
     while True:
         token = choose(node, len(tokens))
         nodes, drafts = _children(tree, node)
-        seen.add(drafts, token)
+        seen.add(nodes, drafts, token)
         child = nodes[drafts.index(token)] if token in drafts else -1
         if child < 0 and drafts and not is_protected(token):
             candidates = [
@@ -148,12 +151,17 @@ def walk_csd(
 class _Seen:
     """Divergences and agreements of one walk."""
 
+    tree: DraftTree
+    learn_from: Collection[int]
     divergences: list[tuple[int, int]] = field(default_factory=list)
     agreements: list[int] = field(default_factory=list)
 
-    def add(self, drafts: list[int], token: int) -> None:
-        """drafts: tokens of a node's children, first-ranked first. Nothing is learnt where a lower-ranked one is chosen."""
-        if not drafts:
+    def add(self, nodes: list[int], drafts: list[int], token: int) -> None:
+        """nodes, drafts: a node's children and their tokens, first-ranked first; that one counts where its source does.
+
+        Nothing is learnt where a lower-ranked one is chosen.
+        """
+        if not drafts or int(self.tree.source[nodes[0]]) not in self.learn_from:
             return
         if drafts[0] == token:
             self.agreements.append(token)

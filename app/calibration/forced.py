@@ -18,11 +18,20 @@ from csd.divergence import Event
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Token ids; positions that predict token number `start` and later are compared (start 0 is 1: nothing predicts it)."""
+    """Token ids; positions that predict tokens number `start` to `end` (exclusive; None: all) are compared.
+
+    Nothing predicts token 0, so start 0 is 1.
+    """
 
     key: str
     tokens: tuple[int, ...]
     start: int
+    end: int | None = None
+
+    @property
+    def stop(self) -> int:
+        """The last token that is compared, plus one."""
+        return len(self.tokens) if self.end is None else self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +74,13 @@ class ForcedReader:
             row = 0
             for index, part in parts:
                 first = max(0, texts[index].start - 1 - start)  # the row that predicts token `start`
-                last = min(len(part), len(texts[index].tokens) - 1 - start)  # the last row predicts what is not there
-                found[index].extend(_compare(ours[row + first : row + last], theirs[row + first : row + last]))
+                last = min(len(part), texts[index].stop - 1 - start)  # the last row of all predicts what is not there
+                found[index].extend(
+                    _compare(ours[row + first : row + max(first, last)], theirs[row + first : row + max(first, last)])
+                )
                 row += len(part)
         for text, events in zip(texts, found, strict=True):
-            yield Reading(text.key, max(0, len(text.tokens) - max(1, text.start)), tuple(events))
+            yield Reading(text.key, max(0, text.stop - max(1, text.start)), tuple(events))
 
     def _pass(self, model: Target, parts: Sequence[tuple[SessionCache, Sequence[int]]]) -> torch.Tensor:
         logits = model.forward([Rows.of_text(cache, part) for cache, part in parts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from app.calibration.forced import ForcedReader, Reading, Text
 from app.calibration.journal import Journal
 from app.calibration.texts import Item
 from app.engine.engine import Engine
+from app.engine.prompts import common_length
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from csd.divergence import Divergences, Event
 from csd.verify import Walk
@@ -57,10 +58,10 @@ def calibrate(
     events = journal.divergences().events
     for reading, tokens in source:
         now = time.perf_counter()
-        journal.add(reading, round(now - before, 4), tokens)
+        journal.add(_without_protected(reading, engine.protected_ids), round(now - before, 4), tokens)
         before = now
         done += 1
-        events += len(reading.events)
+        events += len(journal.readings[reading.key].events)
         pace = (now - started) / (done - (len(items) - len(left)))
         rate = journal.tokens / journal.seconds if journal.seconds else 0.0
         report(Progress(done, len(items), events, rate, pace * (len(items) - done)))
@@ -82,7 +83,10 @@ def _forced(engine: Engine, items: Sequence[Item], max_tokens: int, *, generate:
 
 
 def _text(engine: Engine, item: Item, max_tokens: int, *, generate: bool) -> Text:
-    """A corpus text, or a chat whose answer is compared; a question alone is compared whole. Cut to the context."""
+    """A corpus text, or a chat whose answer is compared; of a question alone the user's words. Cut to the context.
+
+    What a chat template writes around the words is the same in every prompt, so it would drown what differs.
+    """
     room = engine.info.max_context
     if item.prompt is None:
         return Text(item.key, tuple(engine.codec.encode(item.text or "")[:room]), 1)
@@ -92,8 +96,21 @@ def _text(engine: Engine, item: Item, max_tokens: int, *, generate: bool) -> Tex
     elif generate and len(prompt) < room:
         answer = engine.generate(_request(prompt, min(max_tokens, room - len(prompt)), SpeculationParams("racer"))).token_ids
     else:
-        return Text(item.key, prompt, 1)
+        return Text(item.key, prompt, *_words(engine, prompt))
     return Text(item.key, (prompt + answer)[:room], len(prompt))
+
+
+def _words(engine: Engine, prompt: tuple[int, ...]) -> tuple[int, int]:
+    """Where the user's words lie in a prompt, without the first, which nothing foretells."""
+    frame = question(engine, ".")
+    end = len(prompt) - common_length(prompt[::-1], frame[::-1])
+    return min(common_length(prompt, frame) + 1, end), end
+
+
+def _without_protected(reading: Reading, protected: frozenset[int]) -> Reading:
+    """Special tokens are never rescued, so a table has no use for them."""
+    events = tuple(event for event in reading.events if event.draft not in protected and event.target not in protected)
+    return replace(reading, events=events)
 
 
 def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int) -> Iterator[tuple[Reading, int]]:

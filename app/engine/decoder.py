@@ -66,6 +66,8 @@ class Decoder:
         self.refine = True  # let each step correct the curve
         self.draft = draft
         self._drafting = Drafting(draft)
+        # a table belongs to one draft source: with a draft model, what n-grams miss says nothing of it
+        self._teachers = frozenset(Source) - {Source.DRAFT_MODEL} if draft is None else frozenset({Source.DRAFT_MODEL})
         self.corrections: CorrectionMemory | None = None
         self.listener: Callable[[Walk, list[float]], None] | None = None  # hears of exact walks and their logit gaps
 
@@ -133,7 +135,9 @@ class Decoder:
         for session, tree in zip(sessions, trees, strict=True):
             chooser = Chooser(session, tree, logits, greedy, start)
             if session.rule is None or len(tree) == 1:
-                walks.append(walk_exact(tree, chooser, record=self.corrections is not None and len(tree) > 1))
+                walks.append(
+                    walk_exact(tree, chooser, record=self.corrections is not None and len(tree) > 1, learn_from=self._teachers)
+                )
             else:
                 walks.append(
                     walk_csd(
@@ -144,6 +148,7 @@ class Decoder:
                         self.corrections,
                         chooser.protects,
                         chooser.likeliest,
+                        self._teachers,
                     )
                 )
             start += len(tree)

@@ -168,7 +168,7 @@ class Engine(ProgramCalls):
             self.corrections = Corrections(config.csd, table_fingerprint(loaded, draft))
             decoder.corrections = self.corrections.memory
             self.corrections.start()
-        self._protected = frozenset(loaded.eos_ids) | frozenset(loaded.codec.tokenizer.all_special_ids)
+        self.protected_ids = frozenset(loaded.eos_ids) | frozenset(loaded.codec.tokenizer.all_special_ids)
         self._worker = Worker(
             decoder,
             self._new_drafter,
@@ -253,7 +253,7 @@ class Engine(ProgramCalls):
         session = Session(request, _guarded(sink), self.codec, budget, room - prompt if wanted is None else wanted)
         if speculation.verifier == "csd" and self.corrections is not None:
             session.rule = self.corrections.rule(speculation)
-            session.protected = self._protected.union(request.stopping.stop_token_ids)
+            session.protected = self.protected_ids.union(request.stopping.stop_token_ids)
         self._worker.submit(session)
         return Handle(self._worker, session)
 

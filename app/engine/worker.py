@@ -13,6 +13,7 @@ from app.engine.conversations import Conversations
 from app.engine.decoder import Decoder
 from app.engine.errors import EngineClosed, EngineError, QueueFull
 from app.engine.events import EngineObserver, FinishReason
+from app.engine.heap import HeapTrim
 from app.engine.pace import Pace
 from app.engine.prompts import Kept
 from app.engine.session import Session, Stage
@@ -55,6 +56,7 @@ class Worker:
         self.observer = observer
         self.idle = idle
         self.conversations = Conversations(0, 0, 0.0) if conversations is None else conversations
+        self.heap = HeapTrim()
         self.heartbeat = time.monotonic()
         self._waiting: deque[Session] = deque()
         self._running: list[Session] = []
@@ -149,6 +151,7 @@ class Worker:
                 self.heartbeat = time.monotonic()
                 self._reap()
                 self.conversations.expire()
+                self.heap.trim_if_due()
                 self._admit()
                 if not self._running:
                     if not self._waiting and self._work_idly():
@@ -333,6 +336,7 @@ class Worker:
                 self._running.remove(session)
                 self._reserved -= session.reserved
                 self._pace.ended(time.monotonic() - session.admitted_at)
+                self.heap.session_ended()
             self._wake.notify_all()
         if session.stage is not Stage.ENDED:
             seconds = time.monotonic() - session.submitted_at

@@ -124,5 +124,9 @@ def check_error(reply: Any, status: int, param: str | None = None, code: str | N
 
 def samples(client: Any) -> dict[str, float]:
     """The metrics page: series with labels -> value."""
-    lines = client.get("/metrics").text.splitlines()
+    return parse_page(client.get("/metrics").text)
+
+
+def parse_page(text: str) -> dict[str, float]:
+    lines = text.splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line and line[0] != "#")}

@@ -41,3 +41,16 @@ def test_every_divergence_is_found_once_for_every_chunk(chunk: int):
 
 def test_a_model_does_not_diverge_from_itself():
     assert all(not reading.events for reading in read(32, draft_seed=0))
+
+
+def test_what_lies_before_and_behind_is_not_compared():
+    tokens = tuple(RNG.integers(3, VOCABULARY, 40).tolist())
+    target, draft = (PackedTarget(build("llama", seed)) for seed in (0, 1))
+    whole, part = ForcedReader(target, draft, shared=VOCABULARY, chunk=16).read(
+        [Text("a", tokens, 1), Text("b", tokens, 10, 30)]
+    )
+    assert part.positions == 20
+    assert whole.positions == 39
+    assert len(part.events) <= 20
+    first = next(iter(ForcedReader(target, draft, shared=VOCABULARY).read([Text("a", tokens[:10], 1)])))
+    assert whole.events[len(first.events) :][: len(part.events)] == part.events

@@ -29,10 +29,10 @@ def test_the_gap_of_a_pair_keeps_least_mean_and_greatest():
 
 def test_nothing_seen_is_no_division_by_zero():
     assert Divergences().frequent_share() == 0.0
-    assert agreement(Divergences(), counted((1, 2, 1)), 10) == 0.0
+    assert agreement([], counted((1, 2, 1)).entries(), 10) == 0.0
 
 
 def test_the_agreement_of_two_tables_is_the_share_of_common_top_pairs():
     left, right = counted((1, 2, 5), (3, 4, 4), (5, 6, 1)), counted((3, 4, 9), (1, 2, 2), (7, 8, 1))
-    assert agreement(left, right, 2) == 1.0
-    assert agreement(left, right, 3) == pytest.approx(2 / 3)
+    assert agreement(left.entries(), right.entries(), 2) == 1.0
+    assert agreement(left.entries(), right.entries(), 3) == pytest.approx(2 / 3)

@@ -269,3 +269,20 @@ def test_a_walk_is_a_path_whose_every_token_is_the_targets_or_a_justified_rescue
         else:
             assert kept == chosen
     assert walk.tokens[: len(walk_exact(tree, model.choose).tokens) - 1] == walk_exact(tree, model.choose).tokens[:-1]
+
+
+def test_only_drafts_of_the_tables_own_source_are_reported():
+    tree = DraftTree(
+        np.array([9, 1, 2], np.int64),
+        np.array([-1, 0, 0], np.int32),
+        np.array([0, 1, 1], np.int32),
+        np.array([Source.TARGET, Source.RETRIEVAL, Source.DRAFT_MODEL], np.uint8),
+        np.ones(3, np.float32),
+    )
+
+    def choose(node: int, emitted: int) -> int:
+        return 5
+
+    assert walk_exact(tree, choose, record=True).divergences == ((1, 5),)
+    assert walk_exact(tree, choose, record=True, learn_from={Source.DRAFT_MODEL}).divergences == ()
+    assert walk_exact(tree, choose, record=True, learn_from={Source.RETRIEVAL}).divergences == ((1, 5),)

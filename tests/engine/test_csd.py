@@ -161,3 +161,16 @@ def test_rescuing_sessions_draft_from_the_prior_rows_too_and_learn_apart():
         exact, rescuing = engine._shared, engine._shared_csd
         assert (exact.prior_ids >= 0).all() and rescuing.prior_ids is exact.prior_ids
         assert rescuing.prior_probs is exact.prior_probs and rescuing.acceptance is not exact.acceptance
+
+
+def test_the_table_of_a_draft_model_learns_from_that_model_alone():
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
+        assert engine.corrections is not None
+        answer(engine, SpeculationParams("racer", max_nodes=12, fixed_budget=True), SamplingParams(1.5, seed=1))
+        assert len(engine.corrections.memory) == 0
+        answer(engine, SpeculationParams("draft_model", max_nodes=7, fixed_budget=True))
+        assert len(engine.corrections.memory) > 0
+    with tiny_engine(eos=frozenset(), csd=ALLOWED, cost_curve=FLAT) as engine:
+        assert engine.corrections is not None
+        answer(engine, SpeculationParams("racer", max_nodes=12, fixed_budget=True), SamplingParams(1.5, seed=1))
+        assert len(engine.corrections.memory) > 0

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Finds a place for temporary files, lays the kernels that came with the image there, since numba reads none where it cannot
+# write, and becomes `racer-csd`: the server is process 1 and gets the signals.
+set -eu
+if [ ! -w "${TMPDIR:-/tmp}" ] && [ -w /dev/shm ]; then
+  export TMPDIR=/dev/shm # every engine gives a container this much, read-only or not
+fi
+kernels="${TMPDIR:-/tmp}/racer-csd-kernels"
+if [ -z "${NUMBA_CACHE_DIR:-}" ] && mkdir -p -m 700 "$kernels" 2>/dev/null \
+  && cp -R /opt/racer-csd/kernels/. "$kernels" 2>/dev/null; then
+  export NUMBA_CACHE_DIR="$kernels"
+fi
+exec racer-csd "$@"

@@ -1,0 +1,24 @@
+"""Exit code 0 when the server in this container answers /ready with 200, else 1 and the reason."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import sys
+
+
+def main() -> int:
+    """Ask over loopback, which no proxy setting of the environment reaches."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(os.environ.get("RACER_PORT") or 8000), timeout=4.0)
+    try:
+        connection.request("GET", "/ready")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        sys.stdout.write(f"no answer: {error}\n")
+        return 1
+    sys.stdout.write(f"/ready: {status}\n")
+    return 0 if status == 200 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

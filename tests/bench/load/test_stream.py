@@ -1,0 +1,93 @@
+"""Reading one streamed answer, however its bytes are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.load.stream import StreamError, StreamReader, payloads
+
+
+def collect(parts: list[bytes]) -> list[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    async def read() -> list[bytes]:
+        return [payload async for payload in payloads(chunks())]
+
+    return asyncio.run(read())
+
+
+def chunk(text: str = "", finish: str | None = None, **more: Any) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}], **more}).encode()
+
+
+def read(frames: list[bytes]) -> StreamReader:
+    """All frames, each a second after the one before."""
+    reader = StreamReader(0.0)
+    for at, payload in enumerate(frames, start=1):
+        reader.take(payload, float(at))
+    reader.finish()
+    return reader
+
+
+END = [
+    chunk("", "length", metrics={"speculative_decoding": {"num_spec_steps": 1}}),
+    json.dumps({"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 4}}).encode(),
+    b"[DONE]",
+]
+
+
+@given(st.lists(st.integers(0, 60), max_size=12))
+def test_events_do_not_depend_on_the_cuts(cuts: list[int]) -> None:
+    body = 'data: {"a": "naïve\u2028"}\n\n: keep-alive\ndata:x\r\n\ndata: [DONE]\n\n'.encode()
+    places = [0, *sorted(cuts), len(body)]
+    parts = [body[start:end] for start, end in itertools.pairwise(places)]
+    assert collect(parts) == ['{"a": "naïve\u2028"}'.encode(), b"x", b"[DONE]"]
+
+
+def test_times_of_an_answer() -> None:
+    reader = StreamReader(10.0)
+    frames = [chunk(""), chunk("ab"), chunk("c"), chunk("d"), *END]
+    for payload, at in zip(frames, [11.0, 12.0, 12.5, 15.5, 16.0, 17.0, 18.0], strict=True):
+        reader.take(payload, at)
+    reader.finish()
+    assert (reader.first, reader.last, reader.longest_pause) == (12.0, 16.0, 3.0)
+    assert reader.usage["completion_tokens"] == 4
+    assert reader.speculation == {"num_spec_steps": 1}
+
+
+def test_an_answer_without_text_has_its_end_as_first_text() -> None:
+    assert read(END).first == 1.0
+
+
+def test_equal_texts_are_told_from_others_however_they_are_cut() -> None:
+    digests = [read([*map(chunk, pieces), *END]).digest for pieces in (["ab", "c"], ["a", "bc"], ["abd"])]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind"),
+    [
+        ([chunk("a")], "cut_off"),
+        ([chunk("a"), b"[DONE]"], "no_usage"),
+        ([b'{"error": {"message": "m", "code": "shutting_down"}}'], "stream_shutting_down"),
+        ([b'{"error": {"message": "m"}}'], "stream_error"),
+        ([b"{"], "bad_frame"),
+        ([b"[]"], "bad_frame"),
+        ([b'{"choices": [{}]}'], "bad_frame"),
+        ([b'{"error": "m"}'], "bad_frame"),
+    ],
+)
+def test_streams_that_fail(frames: list[bytes], kind: str) -> None:
+    with pytest.raises(StreamError) as failure:
+        read(frames)
+    assert failure.value.kind == kind
