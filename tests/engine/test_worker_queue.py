@@ -15,6 +15,7 @@ from app.engine.interface import GenerationHandle
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
 from tests.scenarios.turnstile import Turnstile
 from tests.tiny import tiny_engine
+from tests.waiting import wait_until
 
 
 def submit(engine: Engine, sink: EventSink) -> GenerationHandle:
@@ -64,6 +65,7 @@ def test_who_waits_for_a_stuck_worker_hears_of_the_end(monkeypatch: pytest.Monke
         events: list[queue.SimpleQueue[Event]] = [queue.SimpleQueue(), queue.SimpleQueue()]
         for sink in events:
             submit(engine, sink.put)
+        wait_until(lambda: turnstile.at_gate == 1)
         engine.close()
         for sink in events:
             ended = sink.get(timeout=30.0)
