@@ -157,7 +157,8 @@ def _with_setting_flags(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in Settings.model_fields.items():
         switch = field.annotation is bool
         declared = f"{flag(name)}/--no-{name.replace('_', '-')}" if switch else flag(name)
-        default = "" if field.default is None or field.default == () else f" [default: {field.default}]"
+        value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        default = "" if value is None or value == "" else f" [default: {value}]"
         option = typer.Option(None, declared, help=f"{field.description}{default}", show_default=False)
         annotation = bool | None if switch else str | None
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation))

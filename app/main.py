@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import gc
 import logging
 import os
 import signal
@@ -17,6 +19,7 @@ from typing import NoReturn
 import uvicorn
 from anyio import to_thread
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from app.api import generation_routes, model_routes, ocm_routes, operation_routes, page
 from app.api.errors import install_error_handlers
@@ -29,6 +32,8 @@ from app.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+BACKLOG = 2048  # connections that wait to be accepted
+KEYS_EVERY = 2.0  # seconds between two looks at the file of API keys
 FLUSH_SECONDS = 2  # for last bytes to clients, once nothing generates any more
 
 
@@ -48,7 +53,9 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
+        following = asyncio.create_task(_follow_keys(service))
         yield
+        following.cancel()
         await to_thread.run_sync(service.stop, settings.shutdown_grace)
 
     app = FastAPI(
@@ -66,7 +73,21 @@ def create_app(
     for routes in (generation_routes, model_routes, operation_routes, ocm_routes, page):
         app.include_router(routes.router)
     app.add_middleware(Gate, service=service)
+    if settings.cors_origins:  # outermost: a browser reads no reply without its headers, refusals included
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("X-Request-Id", "Retry-After"),
+        )
     return app
+
+
+async def _follow_keys(service: Service) -> None:
+    while service.settings.api_keys_file is not None:
+        await asyncio.sleep(KEYS_EVERY)
+        await to_thread.run_sync(service.keys.refresh)
 
 
 def _log_failure(error: Exception) -> None:
@@ -88,6 +109,7 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
 
     def load() -> EngineInterface:
         engine = engine_factory()
+        gc.freeze()  # what a model brings stays: no collection need walk through it while requests wait
         info = engine.info
         logger.info(
             "serving %s at %s: device %s, dtype %s, threads %d, drafter %s, draft %s, %d nodes, context %d tokens",
@@ -160,6 +182,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)  # who reads in the log that we listen may connect
     except OSError as error:
         raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     return listener

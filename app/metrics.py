@@ -104,7 +104,8 @@ class Metrics:
         self._ttft = self._histogram("time_to_first_token_seconds", "Seconds from arrival to the first token", TTFT_BUCKETS)
         self._inter_token = self._histogram("inter_token_latency_seconds", "Seconds per token after the first", TOKEN_BUCKETS)
         self._e2e = self._histogram("e2e_request_latency_seconds", "Seconds from arrival to the last token", E2E_BUCKETS)
-        self._refused = self._counter("queue_refusals", "Requests answered 429 because the queue was full")
+        self._refused = self._counter("queue_refusals", "Requests answered 429, because the queue was full or the key busy")
+        self._key_refused = self._counter("key_refusals", "Requests answered 429 because their API key had its share at work")
         family = Counter("racer_http_requests", "HTTP replies", ["route", "status"], registry=self.registry)
         self._http = {
             (route, status): family.labels(route, status) for route in (*routes, OTHER_ROUTE) for status in STATUS_CLASSES
@@ -133,6 +134,10 @@ class Metrics:
         self._http[route if route in self._routes else OTHER_ROUTE, f"{status // 100}xx"].inc()
         if status == 429:
             self._refused.inc()
+
+    @never_raises
+    def key_refused(self) -> None:
+        self._key_refused.inc()
 
     @never_raises
     def request_stats(self, stats: SpeculationStats) -> None:
@@ -217,6 +222,7 @@ class _StatusCollector(Collector):
     @staticmethod
     def _store(store: StoreStatus) -> Iterator[Metric]:
         yield GaugeMetricFamily("racer_ocm_entries", "Pairs in the correction memory", value=store.entries)
+        yield CounterMetricFamily("racer_ocm_recorded", "Divergences counted while serving", value=store.recorded)
         degraded = 1 if store.state == "degraded" else 0
         yield GaugeMetricFamily("racer_store_degraded", "1 while the correction memory's store cannot be used", value=degraded)
         yield CounterMetricFamily(

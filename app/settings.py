@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import Field, FilePath, FiniteFloat, SecretStr, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +15,9 @@ from app.engine.request import DrafterName, VerifierName
 from racer.drafter import Policy
 
 ENV_PREFIX = "RACER_"
+MAX_KEY_FILE = 1 << 20  # bytes
+OpenRoute = Literal["health", "ready", "metrics", "docs", "page"]
+OPEN_ROUTES: tuple[OpenRoute, ...] = get_args(OpenRoute)
 
 
 class SettingsError(ValueError):
@@ -59,6 +64,16 @@ class Settings(BaseSettings):
     max_running: int = Field(8, ge=1, description="Generations that run at the same time")
     max_queued: int = Field(64, ge=0, description="Generations that may wait; beyond, requests get 429")
     max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="Largest request body in bytes; beyond, 413")
+    max_prompt_tokens: int | None = Field(None, ge=1, description="Tokens of a prompt at most; default: what the context holds")
+    max_prompt_chars: int | None = Field(
+        None, ge=1, description="Characters of a prompt, looked at before it is tokenised; default: 32 per token it may have"
+    )
+    max_output_tokens: int | None = Field(
+        None, ge=1, description="Tokens an answer may have: who asks for more gets 400, who names no number gets this one"
+    )
+    max_per_key: int | None = Field(
+        None, ge=1, description="Generations of one API key at a time, waiting ones included; beyond, 429; default: no limit"
+    )
     prefill_chunk: int = Field(256, ge=1, description="Prompt tokens read in one forward pass")
     warm_start: bool = Field(True, description="Share the copy-logit table between requests of one API key")
     kv_memory_fraction: float = Field(0.3, gt=0.0, lt=1.0, description="Share of the free memory that the KV cache may take")
@@ -68,8 +83,18 @@ class Settings(BaseSettings):
     conversation_memory: int = Field(1 << 30, ge=0, description="Bytes of KV that kept conversations may take together")
     conversation_idle: FiniteFloat = Field(1800.0, gt=0.0, description="Seconds until a conversation that rests is dropped")
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field((), description="Comma-separated bearer keys; none: open")
+    api_keys_file: FilePath | None = Field(
+        None, description="File with more bearer keys, one a line, # starts a comment line; read again when it changes"
+    )
+    open_routes: Annotated[tuple[OpenRoute, ...], NoDecode] = Field(
+        OPEN_ROUTES, description="What needs no key, comma-separated: health, ready, metrics, docs, page; or none"
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Origins whose pages may ask, comma-separated, or *; default: no other page's"
+    )
     request_timeout: FiniteFloat | None = Field(None, gt=0.0, description="Seconds a request may take; default: no limit")
     shutdown_grace: FiniteFloat = Field(8.0, ge=0.0, description="Seconds that running requests get to end after SIGTERM")
+    stuck_after: FiniteFloat = Field(60.0, gt=0.0, description="Seconds one engine step may take before /health turns red")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level that is logged")
     self_check: bool = Field(True, description="Compare a small tree with plain forward passes at start")
     workers: int = Field(1, ge=1, le=1, description="Always 1: one process holds the model and serves all sessions")
@@ -84,6 +109,37 @@ class Settings(BaseSettings):
             return keys
         return value
 
+    @field_validator("api_keys_file")
+    @classmethod
+    def _holds_keys(cls, path: Path | None) -> Path | None:
+        if path is not None:
+            try:
+                read_key_file(path)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                raise PydanticCustomError("key_file", "{reason}", {"reason": reason or "cannot be read"}) from None
+        return path
+
+    @field_validator("open_routes", mode="before")
+    @classmethod
+    def _split_routes(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        names = [name.strip().lower() for name in value.split(",") if name.strip()]
+        return () if names == ["none"] else tuple(names)
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _split_origins(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        origins = tuple(origin.strip() for origin in value.split(",") if origin.strip())
+        for origin in origins:
+            parts = urlsplit(origin)
+            if origin != "*" and (parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}"):
+                raise PydanticCustomError("origin", "must hold origins such as https://chat.example.com, without a path, or *")
+        return origins
+
     @field_validator("device", "dtype", "log_level", "drafter", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
@@ -97,6 +153,22 @@ class Settings(BaseSettings):
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(key.get_secret_value() for key in self.api_keys)
+
+
+def read_key_file(path: Path) -> tuple[str, ...]:
+    """The keys in a file: one a line, blank lines and those that start with # left out. Raises OSError, ValueError."""
+    with path.open("rb") as file:
+        raw = file.read(MAX_KEY_FILE + 1)
+    if len(raw) > MAX_KEY_FILE:
+        raise ValueError(f"is larger than {MAX_KEY_FILE} bytes")
+    try:
+        lines = raw.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text") from None
+    keys = tuple(key for key in map(str.strip, lines) if key and not key.startswith("#"))
+    if not keys:  # an empty file must not open the server
+        raise ValueError("holds no key")
+    return keys
 
 
 def read_settings(flags: Mapping[str, object] | None = None) -> Settings:

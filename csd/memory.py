@@ -80,6 +80,7 @@ class CorrectionMemory:
             raise ValueError("half_life must be a finite number of at least 1, or None")
         self.max_entries = max_entries
         self.half_life = half_life
+        self.recorded = 0  # divergences and agreements ever counted here: what stores acknowledge adds up to it
         self.version = 0  # rises with every change of a count
         self._lock = threading.Lock()
         self._recorded = 0.0  # divergences since the last halving
@@ -115,6 +116,7 @@ class CorrectionMemory:
                 self._diverge(key, times)
             self._pending[key] = self._pending.get(key, 0.0) + times
             self._trim(self._pending)
+            self.recorded += times
             self.version += 1
 
     def agree(self, draft: int, times: int = 1) -> None:

@@ -59,7 +59,7 @@ class SyntheticEngine:
         self.manual, self.fail_at_step, self.step_seconds = manual, fail_at_step, step_seconds
         self.codec = cast(TextCodec, codec or SyntheticCodec())
         self.observer = observer
-        self.ready, self.stuck = True, False
+        self.ready, self.stuck, self.retry_after = True, False, 1
         self.corrections: Corrections | None = None
         self.requests: list[GenerationRequest] = []  # all that were ever queued, for tests to look at
         self.rounds = 0
@@ -109,9 +109,8 @@ class SyntheticEngine:
         with self._condition:
             if self._draining or not self._thread.is_alive():
                 raise EngineClosed
-            running, waiting = (sum(not s.cancelled for s in sessions) for sessions in (self._running, self._waiting))
-            if waiting >= self.max_queued + max(0, self.max_running - running):
-                raise QueueFull
+            if not self._free():
+                raise QueueFull(self.retry_after)
             session = SyntheticSession(
                 request,
                 sink,
@@ -127,9 +126,13 @@ class SyntheticEngine:
             self._condition.notify_all()
         return SyntheticHandle(self, session)
 
+    def _free(self) -> int:
+        running, waiting = (sum(not s.cancelled for s in sessions) for sessions in (self._running, self._waiting))
+        return max(0, self.max_queued + max(0, self.max_running - running) - waiting)
+
     def status(self) -> EngineStatus:
         with self._condition:
-            running, waiting = len(self._running), len(self._waiting)
+            running, waiting, free = len(self._running), len(self._waiting), self._free()
         alive = self._thread.is_alive()
         return EngineStatus(
             running=running,
@@ -138,6 +141,8 @@ class SyntheticEngine:
             heartbeat_age=1000.0 if self.stuck else 0.0,
             alive=alive,
             ready=self.ready and alive and not self._draining,
+            free_places=free,
+            retry_after=self.retry_after,
         )
 
     def drain(self) -> None:

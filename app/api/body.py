@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any, NoReturn, TypeVar
@@ -11,8 +12,9 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from app.api.errors import ApiError, bad_value
-from app.api.limits import check_counts
+from app.api.limits import Limits, check_items, check_messages, check_prompt
 from app.api.request_model import RequestModel
+from app.api.schemas import GenerationBody
 from app.api.service import Service
 from app.api.validation import validate
 
@@ -23,17 +25,28 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 async def read_body(request: Request, model: type[Model], service: Service) -> Model:
-    """The validated body. Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 413 (too large), 415 (not JSON)."""
+    """The validated body.
+
+    Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 408 (too slow), 413 (too large), 415 (not JSON).
+    """
     _check_type(request)
-    raw = await read_raw(request, service.settings.max_body_bytes)
-    context = service.ready_engine().info.max_context
+    seconds = service.settings.request_timeout
+    try:
+        async with asyncio.timeout(seconds):
+            raw = await read_raw(request, service.settings.max_body_bytes)
+    except TimeoutError:
+        raise ApiError(
+            408, f"The body did not arrive within {seconds:g} seconds.", kind="timeout_error", code="request_timeout"
+        ) from None
+    limits = service.limits(service.ready_engine()) if issubclass(model, GenerationBody) else None
     if len(raw) <= INLINE_BYTES:
-        return parse(raw, model, context)
-    return await to_thread.run_sync(parse, raw, model, context, limiter=service.text_work)
+        return parse(raw, model, limits)
+    return await to_thread.run_sync(parse, raw, model, limits, limiter=service.text_work)
 
 
-def parse(raw: bytes, model: type[Model], max_context: int) -> Model:
-    """Bytes -> request. Raises ApiError 400, ContextLengthExceeded."""
+def parse(raw: bytes, model: type[Model], limits: Limits | None) -> Model:
+    """Bytes -> request. limits: of its prompt, for one that generates. Raises ApiError 400, ContextLengthExceeded."""
+    check_items(raw)
     try:
         text = raw.decode("utf-8-sig")
         data = json.loads(text, parse_constant=_refuse_constant)
@@ -46,7 +59,9 @@ def parse(raw: bytes, model: type[Model], max_context: int) -> Model:
         raise bad_value("The body is not valid JSON: a number or its nesting is out of bounds.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise bad_value("The body must be a JSON object.", code="invalid_json")
-    check_counts(data, max_context)
+    check_messages(data)
+    if limits is not None:
+        check_prompt(data, limits)
     if _SURROGATE_ESCAPE.search(text):
         _refuse_lone_surrogates(data)
     return validate(model, data)

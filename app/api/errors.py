@@ -70,6 +70,11 @@ def unauthorized(what: str = "A valid API key") -> ApiError:
     return ApiError(401, message, kind="authentication_error", code="invalid_api_key", headers=headers)
 
 
+def queue_full(retry_after: int, message: str = "The server is busy: its queue is full. Try again later.") -> ApiError:
+    headers = {"Retry-After": str(max(1, retry_after))}
+    return ApiError(429, message, kind="rate_limit_error", code="queue_full", headers=headers)
+
+
 def timed_out(seconds: float) -> ApiError:
     message = f"The request took longer than the {seconds:g} seconds this server allows."
     return ApiError(504, message, kind="timeout_error", code="request_timeout")
@@ -91,8 +96,7 @@ def as_api_error(error: BaseException) -> ApiError:
         case ChatTemplateError():
             return bad_value(str(error), error.param, "chat_template_error")
         case QueueFull():
-            headers = {"Retry-After": str(max(1, error.retry_after))}
-            return ApiError(429, str(error), kind="rate_limit_error", code="queue_full", headers=headers)
+            return queue_full(error.retry_after, str(error))
         case EngineClosed():
             return unavailable(str(error), "shutting_down")
         case EngineError():
@@ -121,4 +125,7 @@ def _routing_error(error: HTTPException) -> ApiError:
     phrase = HTTPStatus(error.status_code).phrase
     message, code = texts.get(error.status_code, (f"{phrase}.", phrase.lower().replace(" ", "_")))
     kind = "server_error" if error.status_code >= 500 else "invalid_request_error"
-    return ApiError(error.status_code, message, kind=kind, code=code, headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if "GET" in headers.get("Allow", ""):
+        headers["Allow"] += ", HEAD"  # which the gate answers for every GET route
+    return ApiError(error.status_code, message, kind=kind, code=code, headers=headers)

@@ -8,8 +8,9 @@ import uuid
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.admission import Lease
 from app.api.auth import OPEN_PREFIX, is_open
-from app.api.errors import forbidden, server_error, unauthorized
+from app.api.errors import ApiError, forbidden, server_error, unauthorized
 from app.api.service import Service
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ ROUTES = (
     "/admin/ocm/import",
 )
 ADMIN = "/admin/"
+GENERATING = frozenset({"/v1/completions", "/v1/chat/completions"})
 CLIENT_LEFT = 499  # nginx's number for a client that did not wait for the reply
 
 
@@ -50,6 +52,10 @@ class Gate:
         state = scope.setdefault("state", {})
         state["request_id"] = uuid.uuid4().hex
         status = 0
+        lease: Lease | None = None
+        bodiless = scope["method"] == "HEAD"
+        if bodiless:  # the answer of GET without its body, on every route
+            scope = {**scope, "method": "GET"}
 
         async def send_marked(message: Message) -> None:
             nonlocal status
@@ -57,6 +63,8 @@ class Gate:
                 status = message["status"]
                 mark = (b"x-request-id", state["request_id"].encode())
                 message = {**message, "headers": [*message.get("headers", ()), mark]}
+            elif bodiless and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             await send(message)
 
         try:
@@ -64,16 +72,23 @@ class Gate:
             state["tenant"] = tenant or ""
             if scope["path"].startswith(ADMIN):
                 await self._admin(scope, receive, send_marked)
-            elif tenant is None and not is_open(scope["path"]):
+            elif tenant is None and not is_open(scope["path"], self._service.open_paths):
                 await unauthorized().response()(scope, receive, send_marked)
+            elif scope["path"] in GENERATING and scope["method"] == "POST":
+                lease = state["lease"] = self._service.admit(tenant or "")
+                await self._app(scope, receive, send_marked)
             else:
                 await self._app(scope, receive, send_marked)
+        except ApiError as error:  # of this layer: those of a route have become replies by now
+            await error.response()(scope, receive, send_marked)
         except Exception:
             logger.exception("request %s failed", state["request_id"])
             if status:  # too late for another reply: the server closes the connection
                 raise
             await server_error().response()(scope, receive, send_marked)
         finally:
+            if lease is not None:
+                lease.release()
             self._service.metrics.http_reply(_route(scope["path"]), status or CLIENT_LEFT)
 
     async def _admin(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,6 +9,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.admission import Lease
 from app.api.body import read_body
 from app.api.details import Asked
 from app.api.disconnect import run_until_gone
@@ -27,6 +28,7 @@ from app.engine.interface import EngineInterface
 from app.settings import Settings
 
 router = APIRouter()
+INLINE_TOKENS = 512  # answers of so many are written faster than a thread is woken
 Body = TypeVar("Body", bound=GenerationBody)
 
 
@@ -49,21 +51,26 @@ async def _generate(
     """Everything that can be refused is refused here, before the first byte, streamed or not."""
     service = service_of(request)
     engine = service.ready_engine()
+    limits = service.limits(engine)
     body = await read_body(request, model, service)
     service.check_model(body.model)
-    _check_places(body, service.settings)
+    limits.check_budget(body.budget, "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
+    choices = _places(body, service.settings)
     name = name_request(request, kind.prefix)
     tenant = request.state.tenant
     conversation = conversation_name(body.session_id, request.headers.get(SESSION_HEADER))
-    choices = body.n * (len(body.prompt) if isinstance(body, CompletionBody) else 1)
     if conversation is not None and choices > 1:
         raise bad_value("`session_id` needs one prompt and one choice: a conversation goes on with one answer.", "session_id")
     generations = Generations(service.metrics, service.settings.request_timeout)
+    lease: Lease = request.state.lease  # given back by the gate, whatever becomes of this request
+    lease.reserve(choices, engine.status())
 
     def submit() -> Prepared:
         try:
             prepared = prepare(body, engine, tenant, conversation)
-            generations.submit(engine, prepared.requests)
+            requests = [limits.fit(request, "messages" if kind is CHAT else "prompt") for request in prepared.requests]
+            lease.queued()
+            generations.submit(engine, requests)
         except InvalidRequest as error:
             if error.param == "prompt" and isinstance(body, ChatBody):  # the engine knows ids, not where they come from
                 error.param = "messages"
@@ -75,6 +82,8 @@ async def _generate(
     except BaseException:
         generations.cancel()
         raise
+    finally:
+        lease.queued()
     asked = Asked(engine.codec, body.speculative.trace, kind.logprobs if body.wants_logprobs else None)
     reply = Reply(kind, name, engine.info.name, service.fingerprint, asked, prepared.echoes, body.n)
     if body.stream:
@@ -87,14 +96,17 @@ async def _generate(
     return Response(content, media_type="application/json")
 
 
-def _check_places(body: GenerationBody, settings: Settings) -> None:
-    """Raises ApiError 400 for more prompts than even an idle server takes: trying again would not help."""
-    places = settings.max_running + settings.max_queued
-    if isinstance(body, CompletionBody) and len(body.prompt) > places:
-        raise bad_value(f"`prompt` may hold at most {places} prompts: this server has no more places.", "prompt")
+def _places(body: GenerationBody, settings: Settings) -> int:
+    """How many generations it makes. Raises ApiError 400 for more than even an idle server takes: waiting would not help."""
     prompts = len(body.prompt) if isinstance(body, CompletionBody) else 1
-    if prompts * body.n > places:
-        raise bad_value(f"`n` asks for more choices than the {places} places of this server.", "n")
+    most, whose = settings.max_running + settings.max_queued, "this server"
+    if settings.max_per_key is not None and settings.max_per_key < most:
+        most, whose = settings.max_per_key, "one API key"
+    if prompts > most:
+        raise bad_value(f"`prompt` may hold at most {most} prompts: {whose} has no more places.", "prompt")
+    if prompts * body.n > most:
+        raise bad_value(f"`n` asks for more choices than the {most} places of {whose}.", "n")
+    return prompts * body.n
 
 
 async def _collect(reply: Reply, generations: Generations) -> bytes:
@@ -108,4 +120,6 @@ async def _collect(reply: Reply, generations: Generations) -> bytes:
         index, event = item
         answers[index].add(event)
         left -= isinstance(event, Finished)
-    return dump(reply.whole(answers))
+    if sum(answer.finished.completion_tokens for answer in answers if answer.finished) <= INLINE_TOKENS:
+        return dump(reply.whole(answers))
+    return await to_thread.run_sync(lambda: dump(reply.whole(answers)))

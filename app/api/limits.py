@@ -1,29 +1,109 @@
-"""How much a body may hold, counted before anything in it is looked at: what is refused here costs next to nothing."""
+"""How much a request may hold: sizes are judged before anything in it is looked at, so that a refusal costs next to nothing."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from app.api.errors import bad_value
+from app.api.errors import ApiError, bad_value
 from app.engine.errors import ContextLengthExceeded
+from app.engine.interface import ModelInfo
+from app.engine.request import GenerationRequest
+from app.settings import Settings
 
 MAX_MESSAGES = 4096
+MAX_ITEMS = 100_000  # strings, lists and objects of one body
+CHARS_PER_TOKEN = 32  # text is about 4; far above it only blanks and repetitions are
+_ITEM = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]', re.DOTALL)
 
 
-def check_counts(data: Mapping[str, Any], max_context: int) -> None:
-    """Raises ApiError 400 for too many messages, ContextLengthExceeded for a prompt of more ids than any answer leaves room.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one generation. context: tokens of prompt and answer together."""
 
-    The fields of an object are counted by RequestModel, at every level.
-    """
-    messages, prompt = data.get("messages"), data.get("prompt")
+    context: int
+    prompt_tokens: int
+    prompt_chars: int
+    output_tokens: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, info: ModelInfo) -> Limits:
+        tokens = min(settings.max_prompt_tokens or info.max_context, info.max_context)
+        chars = settings.max_prompt_chars or tokens * CHARS_PER_TOKEN
+        return cls(info.max_context, tokens, chars, settings.max_output_tokens)
+
+    def check_budget(self, budget: int | None, param: str) -> None:
+        """Raises ApiError 400 for a client that asks for a longer answer than this server gives."""
+        if budget is not None and self.output_tokens is not None and budget > self.output_tokens:
+            raise bad_value(f"`{param}` may be at most {self.output_tokens} on this server.", param)
+
+    def fit(self, request: GenerationRequest, param: str) -> GenerationRequest:
+        """The request with its answer bounded where the client named no bound. Raises ApiError 400 for too long a prompt."""
+        prompt, wanted = len(request.prompt_ids), request.stopping.max_tokens
+        if prompt > self.prompt_tokens and prompt < self.context:  # beyond the context the engine has its own words
+            raise _too_long(f"{prompt} tokens", f"{self.prompt_tokens} tokens", param)
+        if self.output_tokens is None or prompt >= self.context:
+            return request
+        bounded = min(self.output_tokens, self.context - prompt) if wanted is None else min(wanted, self.output_tokens)
+        return replace(request, stopping=replace(request.stopping, max_tokens=bounded))
+
+
+def check_items(raw: bytes) -> None:
+    """Raises ApiError 400 for JSON of so many parts that reading it, one call into C, would hold up all other requests."""
+    if raw.count(b'"') // 2 + raw.count(b"[") + raw.count(b"{") <= MAX_ITEMS:
+        return
+    items = _ITEM.finditer(raw)  # brackets in strings are text
+    if next(itertools.islice(items, MAX_ITEMS, None), None) is not None:
+        raise bad_value(f"The body may hold at most {MAX_ITEMS} strings, lists and objects.", code="invalid_json")
+
+
+def check_messages(data: Mapping[str, Any]) -> None:
+    """Raises ApiError 400 for too many messages. The fields of an object are counted by RequestModel, at every level."""
+    messages = data.get("messages")
     if isinstance(messages, list) and len(messages) > MAX_MESSAGES:
         raise bad_value(f"`messages` may hold at most {MAX_MESSAGES} messages.", "messages")
+
+
+def check_prompt(data: Mapping[str, Any], limits: Limits) -> None:
+    """Raises ContextLengthExceeded for more ids than any answer leaves room, ApiError 400 for more text than is tokenised."""
+    messages, prompt = data.get("messages"), data.get("prompt")
+    if isinstance(messages, list):
+        characters = sum(_length(message.get("content")) for message in messages if isinstance(message, dict))
+        _check_characters(characters, limits, "messages")
+    if isinstance(prompt, str):
+        _check_characters(len(prompt), limits, "prompt")
     if not isinstance(prompt, list) or not prompt:
         return
+    _check_characters(max((len(text) for text in prompt if isinstance(text, str)), default=0), limits, "prompt")
     if isinstance(prompt[0], int):
         longest = len(prompt)
     else:
         longest = max((len(ids) for ids in prompt if isinstance(ids, list)), default=0)
-    if longest >= max_context:
-        raise ContextLengthExceeded(longest, None, max_context)
+    if longest >= limits.context:
+        raise ContextLengthExceeded(longest, None, limits.context)
+    if longest > limits.prompt_tokens:
+        raise _too_long(f"{longest} tokens", f"{limits.prompt_tokens} tokens", "prompt")
+
+
+def _check_characters(count: int, limits: Limits, param: str) -> None:
+    if count > limits.prompt_chars:
+        most = f"{limits.prompt_chars} characters and {limits.prompt_tokens} tokens"
+        raise _too_long(f"{count} characters", most, param)
+
+
+def _length(content: Any) -> int:
+    """Characters of a message's content: a string, or parts with texts."""
+    if isinstance(content, str):
+        return len(content)
+    if not isinstance(content, list):
+        return 0
+    texts = (part.get("text") for part in content if isinstance(part, dict))
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
+def _too_long(found: str, most: str, param: str) -> ApiError:
+    message = f"The prompt has {found}; this server takes at most {most}. Shorten it."
+    return bad_value(message, param, "context_length_exceeded")

@@ -12,8 +12,10 @@ from typing import Literal, cast
 from anyio import CapacityLimiter
 from fastapi import Request
 
-from app.api.auth import KeyRing
+from app.api.admission import Admission, Lease
+from app.api.auth import KeyRing, open_paths
 from app.api.errors import ApiError, model_not_found, unavailable
+from app.api.limits import Limits
 from app.engine.interface import EngineInterface, EngineStatus, ModelInfo
 from app.metrics import Metrics, package_version
 from app.settings import Settings
@@ -21,7 +23,6 @@ from app.settings import Settings
 logger = logging.getLogger(__name__)
 
 TEXT_WORKERS = 2  # threads that parse, render and tokenise: together they hold the memory of two large bodies, not of forty
-STUCK_AFTER = 30.0  # seconds without a round of the worker's loop
 State = Literal["loading", "ready", "stopping", "failed"]
 
 
@@ -39,7 +40,9 @@ class Service:
     ) -> None:
         self.settings = settings
         self.metrics = metrics
-        self.keys = KeyRing(settings.keys)
+        self.keys = KeyRing(settings.keys, settings.api_keys_file)
+        self.open_paths = open_paths(settings.open_routes)
+        self.admission = Admission(settings.max_per_key, metrics.key_refused)
         admin = settings.admin_key
         self.admin_keys = None if admin is None else KeyRing([admin.get_secret_value()])
         self.created = int(time.time())
@@ -48,7 +51,7 @@ class Service:
         self._factory = engine_factory
         self._on_load_failure = on_load_failure
         self._engine: EngineInterface | None = None
-        self._stopping = False
+        self._stopping = self._closing = False
         self._lock = threading.Lock()
         # a daemon: a download or a conversion in progress must not hold up the end of the process
         self._loader = threading.Thread(target=self._load, name="racer-loader", daemon=True)
@@ -78,10 +81,12 @@ class Service:
             self._engine.drain()
 
     def stop(self, grace: float) -> None:
-        """Drain, give running work `grace` seconds, close the engine. Idempotent; blocks."""
+        """Drain, give running work `grace` seconds, close the engine. Blocks; a second call does nothing."""
         self.drain()
-        if self._engine is not None:
-            self._engine.close(grace)
+        with self._lock:
+            engine, self._closing = (None, True) if self._closing else (self._engine, True)
+        if engine is not None:
+            engine.close(grace)
 
     def _load(self) -> None:
         try:
@@ -114,7 +119,11 @@ class Service:
         if self.load_error is not None:
             return "failed"
         status = self.status()
-        if status is not None and (not status.alive or status.heartbeat_age >= STUCK_AFTER) and not self._stopping:
+        if (
+            status is not None
+            and (not status.alive or status.heartbeat_age >= self.settings.stuck_after)
+            and not self._stopping
+        ):
             return "failed"
         if self._stopping:
             return "stopping"
@@ -126,6 +135,14 @@ class Service:
         if self._engine is None or state != "ready":
             raise not_ready(state)
         return self._engine
+
+    def admit(self, tenant: str) -> Lease:
+        """A place for a request that wants to generate. Raises ApiError 429; an engine that is not ready says so by itself."""
+        status = self.status() if self.state == "ready" else None
+        return self.admission.enter(tenant, status)
+
+    def limits(self, engine: EngineInterface) -> Limits:
+        return Limits.of(self.settings, engine.info)
 
     def check_model(self, name: str | None) -> None:
         """Raises 404 unless a request means the served model."""

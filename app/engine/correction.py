@@ -70,7 +70,10 @@ class Corrections:
     def status(self) -> StoreStatus:
         sync = self._sync
         name = "none" if self._store is None else self._store.name
-        return StoreStatus(sync.state, name, len(self.memory), sync.acknowledged, dict(sync.errors), sync.last_error)
+        memory = self.memory
+        return StoreStatus(
+            sync.state, name, len(memory), memory.recorded, sync.acknowledged, dict(sync.errors), sync.last_error
+        )
 
     def add(self, entries: Sequence[Entry], batch: str | None = None, timeout: float = 60.0) -> bool:
         """Add counts from elsewhere to store and memory; False where the store had taken this batch before. Raises StoreError.

@@ -275,6 +275,8 @@ class Engine(ProgramCalls):
             heartbeat_age=time.monotonic() - worker.heartbeat,
             alive=worker.alive,
             ready=self._ready and worker.accepting,
+            free_places=worker.free_places,
+            retry_after=worker.retry_after,
             store=None if self.corrections is None else self.corrections.status,
             conversations=len(worker.conversations),
             conversation_rows=worker.conversations.rows,
@@ -284,6 +286,8 @@ class Engine(ProgramCalls):
         self._worker.drain()
 
     def close(self, grace: float = 0.0) -> None:
+        if self.corrections is not None:
+            self.corrections.flush(0.0)  # a hint: little is left for the end, which others may cut short
         self._worker.close(grace)
         if self.corrections is not None:
             self.corrections.close()

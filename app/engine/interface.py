@@ -44,6 +44,7 @@ class StoreStatus:
     state: Literal["ok", "degraded", "off"] = "off"
     name: str = "none"
     entries: int = 0
+    recorded: int = 0  # divergences counted since the start
     acknowledged: int = 0  # increments that the store confirmed
     errors: dict[str, int] = field(default_factory=dict)
     last_error: str | None = None
@@ -59,6 +60,8 @@ class EngineStatus:
     heartbeat_age: float  # seconds since the worker last went round its loop (it does so at least once a second)
     alive: bool  # the worker thread runs
     ready: bool  # the model produced a token, and the engine accepts work
+    free_places: int  # generations that could be queued now
+    retry_after: int  # seconds until the queue of now will have had its turn, estimated
     conversations: int = 0  # kept between their turns
     conversation_rows: int = 0  # rows of KV that they hold
     store: StoreStatus | None = None  # None where csd is not allowed: there is no memory then

@@ -98,7 +98,7 @@ class Session:
         self.protected: frozenset[int] = frozenset()  # ids that neither are rescued nor give way
         self.rules: TokenRules | None = None
         self.prompt_logprobs: list[TokenLogprob | None] = []
-        self.submitted_at = time.monotonic()
+        self.submitted_at = self.admitted_at = time.monotonic()
         # a grammar that is complete leaves nothing but the end
         self._eos = frozenset() if request.stopping.ignore_eos and request.grammar is None else codec.eos_ids
         self._stop_ids = frozenset(request.stopping.stop_token_ids)

@@ -14,12 +14,14 @@ from app.engine.decoder import Decoder
 from app.engine.errors import EngineClosed, EngineError, QueueFull
 from app.engine.events import EngineObserver, FinishReason
 from app.engine.heap import HeapTrim
+from app.engine.pace import Pace
 from app.engine.prompts import Kept
 from app.engine.session import Session, Stage
 from racer.drafter import Drafter
 
 logger = logging.getLogger(__name__)
 
+JOIN_SECONDS = 10.0  # for the step that is under way; what is stuck is left behind
 IDLE_WAIT = 0.5  # seconds between two heartbeats of an idle worker
 
 
@@ -63,6 +65,7 @@ class Worker:
         self._draining = False
         self._stopping = False
         self._observer_broken = False
+        self._pace = Pace()
         self._thread = threading.Thread(target=self._run, name="racer-worker", daemon=True)
 
     # -- called from any thread ------------------------------------------------------------------------------------------
@@ -91,15 +94,29 @@ class Worker:
         """Share of the rows that running sessions have reserved; what conversations keep gives way to them."""
         return self._reserved / self.kv_tokens
 
+    @property
+    def free_places(self) -> int:
+        """Sessions that `submit` would take now."""
+        with self._wake:
+            return self._free() if self.accepting else 0
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds until those that wait now will have had their turn, estimated."""
+        return self._pace.wait(len(self._waiting) + 1, self.max_running)
+
+    def _free(self) -> int:
+        # a cancelled session leaves within a step, so its place is free; what can start at once does not count as queued
+        running, waiting = _not_cancelled(self._running), _not_cancelled(self._waiting)
+        return max(0, self.max_queued + max(0, self.max_running - running) - waiting)
+
     def submit(self, session: Session) -> None:
         """Queue a session; raises QueueFull or EngineClosed."""
         with self._wake:
             if not self.accepting:
                 raise EngineClosed
-            # a cancelled session leaves within a step, so its place is free; what can start at once does not count as queued
-            running, waiting = _not_cancelled(self._running), _not_cancelled(self._waiting)
-            if waiting >= self.max_queued + max(0, self.max_running - running):
-                raise QueueFull
+            if not self._free():
+                raise QueueFull(self.retry_after)
             self._waiting.append(session)
             self._wake.notify()
 
@@ -123,7 +140,8 @@ class Worker:
             self._stopping = True
             self._wake.notify()
         if self.alive and threading.current_thread() is not self._thread:
-            self._thread.join(timeout=30.0)
+            self._thread.join(JOIN_SECONDS)
+            self._fail_all()  # nothing is left, unless the thread is stuck: then those who wait hear of it from here
 
     # -- the worker thread -----------------------------------------------------------------------------------------------
 
@@ -147,14 +165,18 @@ class Worker:
         except Exception:
             logger.exception("the worker stopped")
         finally:
+            self._fail_all()
             with self._wake:
-                self._draining = True
-                left = [*self._running, *self._waiting]
-                self._running, self._reserved = [], 0
-                self._waiting.clear()
                 self.conversations.clear()
-            for session in left:
-                self._end_failed(session, EngineClosed())
+
+    def _fail_all(self) -> None:
+        with self._wake:
+            self._draining = True
+            left = [*self._running, *self._waiting]
+            self._running, self._reserved = [], 0
+            self._waiting.clear()
+        for session in left:
+            self._end_failed(session, EngineClosed())
 
     def _work_idly(self) -> bool:
         """One piece of idle work; what it raises ends idle work, and nothing else."""
@@ -189,7 +211,7 @@ class Worker:
                 self._waiting.popleft()
                 self._running.append(session)
                 self._reserved += session.reserved
-            session.stage = Stage.PREFILL
+            session.stage, session.admitted_at = Stage.PREFILL, time.monotonic()
             try:
                 self._open(session)
             except Exception as error:
@@ -313,6 +335,7 @@ class Worker:
             if session in self._running:
                 self._running.remove(session)
                 self._reserved -= session.reserved
+                self._pace.ended(time.monotonic() - session.admitted_at)
                 self.heap.session_ended()
             self._wake.notify_all()
         if session.stage is not Stage.ENDED:

@@ -61,6 +61,7 @@ def test_the_state_of_the_store_is_in_ready_and_in_the_metrics(rescuing: TestCli
     wait_until(lambda: rescuing.get("/ready").json()["store"]["state"] == "ok")
     store = rescuing.get("/ready").json()["store"]
     assert store["entries"] == page(rescuing)["racer_ocm_entries"] > 0
+    assert page(rescuing)["racer_ocm_recorded_total"] >= store["entries"]
     assert store["name"].startswith("sqlite") and store["last_error"] is None
     assert page(rescuing)["racer_store_degraded"] == 0
 

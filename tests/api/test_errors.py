@@ -73,8 +73,8 @@ def test_routes_and_methods(client: TestClient) -> None:
     for method, path, allowed in (
         ("GET", CHAT, "POST"),
         ("PUT", COMPLETIONS, "POST"),
-        ("POST", "/health", "GET"),
-        ("DELETE", "/v1/models", "GET"),
+        ("POST", "/health", "GET, HEAD"),
+        ("DELETE", "/v1/models", "GET, HEAD"),
     ):
         reply = client.request(method, path)
         check_error(reply, 405, code="method_not_allowed")
@@ -200,6 +200,14 @@ def test_a_request_may_take_so_long() -> None:
         reply = client.post(CHAT, json={"messages": HELLO, "stream": True})
         assert '"code":"request_timeout"' in reply.text
         wait_until(lambda: engine.status().running == 0)
+
+
+def test_a_body_may_take_so_long() -> None:
+    with served(SyntheticEngine(), request_timeout=0.1) as url:
+        with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), 30.0) as raw:
+            raw.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{{".encode())
+            assert raw.recv(100).startswith(b"HTTP/1.1 408")
+        assert httpx.post(url + CHAT, json={"messages": HELLO}).status_code == 200
 
 
 def test_engine_errors_have_a_status() -> None:

@@ -156,6 +156,21 @@ def test_the_engine_closes_with_the_app(engine: SyntheticEngine) -> None:
     assert not engine.status().alive
 
 
+def test_the_engine_is_closed_once(engine: SyntheticEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is stuck would be waited for twice."""
+    closed: list[float] = []
+    close = engine.close
+
+    def count(grace: float = 0.0) -> None:
+        closed.append(grace)
+        close(grace)
+
+    monkeypatch.setattr(engine, "close", count)
+    with client_of(lambda: engine) as client:
+        client.app.state.service.stop(0.5)  # type: ignore[attr-defined]
+    assert closed == [0.5]
+
+
 # -- processes -----------------------------------------------------------------------------------------------------------
 
 PROCESS = """

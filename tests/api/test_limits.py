@@ -11,9 +11,11 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from app.api.body import parse
+from app.api.errors import ApiError
+from app.api.limits import Limits, check_items
 from app.api.schemas import ChatBody, CompletionBody, DetokenizeBody
 from app.engine.errors import ContextLengthExceeded
-from tests.api.support import BOTH, CHAT, COMPLETIONS, HELLO, ask, check_alive, check_error, client_of
+from tests.api.support import BOTH, CHAT, COMPLETIONS, HELLO, STREAMS, ask, check_alive, check_error, client_of
 from tests.synthetic import SyntheticCodec, SyntheticEngine
 
 
@@ -60,9 +62,10 @@ def test_prompt_ids_that_leave_no_room_for_one_token() -> None:
     def ids(count: int) -> bytes:
         return json.dumps({"prompt": [1] * count}).encode()
 
-    assert parse(ids(9), CompletionBody, 10).prompt == ((1,) * 9,)
+    limits = Limits(context=10, prompt_tokens=10, prompt_chars=320)
+    assert parse(ids(9), CompletionBody, limits).prompt == ((1,) * 9,)
     with pytest.raises(ContextLengthExceeded):
-        parse(ids(10), CompletionBody, 10)
+        parse(ids(10), CompletionBody, limits)
 
 
 @BOTH
@@ -136,3 +139,89 @@ def test_text_that_cannot_be_tokenised(client: TestClient, engine: SyntheticEngi
     check_error(ask(client, path), 400, param)
     body = {"messages": HELLO} if param == "messages" else {"prompt": "a"}
     check_error(client.post("/tokenize", json=body), 400, param)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ['"stop": [' + "[]," * 100_000 + "[]]", '"metadata": {' + "".join(f'"k{n}": 1,' for n in range(100_001)) + '"k": 1}'],
+)
+def test_json_of_too_many_parts_is_not_read(client: TestClient, part: str) -> None:
+    body = ('{"prompt": "a", ' + part + "}").encode()
+    with pytest.raises(ApiError, match="at most 100000 strings, lists and objects"):
+        check_items(body)
+    check_error(client.post(COMPLETIONS, content=body, headers={"Content-Type": "application/json"}), 400, code="invalid_json")
+
+
+def test_brackets_and_quotes_in_a_text_are_text() -> None:
+    check_items(json.dumps({"prompt": '["{' * 200_000}).encode())
+    check_items(json.dumps({"prompt": '\\"' * 200_000}).encode())
+    check_items(json.dumps({"prompt": [1] * 500_000}).encode())
+
+
+# -- limits that are settings --------------------------------------------------------------------------------------------
+
+
+@BOTH
+@STREAMS
+def test_prompts_beyond_the_server_s_limit(path: str, stream: bool) -> None:
+    engine = SyntheticEngine()
+    with client_of(lambda: engine, max_prompt_tokens=50) as client:
+        assert ask(client, path, stream=stream).status_code == 200
+        long: dict[str, Any] = (
+            {"prompt": "a" * 60} if path == COMPLETIONS else {"messages": [{"role": "user", "content": "a" * 60}]}
+        )
+        error = check_error(client.post(path, json={**long, "stream": stream}), 400, code="context_length_exceeded")
+        assert "50" in error["message"] and error["param"] == next(iter(long))
+        if path == COMPLETIONS:
+            check_error(client.post(path, json={"prompt": [1] * 51}), 400, "prompt", "context_length_exceeded")
+            assert client.post(path, json={"prompt": [1] * 50}).status_code == 200
+
+
+class Untouched(SyntheticCodec):
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        raise AssertionError("tokenised")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "a" * 101},
+        {"prompt": ["a", "b" * 101]},
+        {"messages": [{"role": "user", "content": "a" * 101}]},
+        {"messages": [{"role": "user", "content": "a" * 51}] * 2},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a" * 51}] * 2}]},
+    ],
+)
+def test_text_beyond_the_limit_is_refused_before_it_is_tokenised(body: dict[str, Any]) -> None:
+    engine = SyntheticEngine(codec=Untouched())
+    path = COMPLETIONS if "prompt" in body else CHAT
+    with client_of(lambda: engine, max_prompt_chars=100) as client:
+        error = check_error(client.post(path, json=body), 400, next(iter(body)), "context_length_exceeded")
+        assert "at most 100 characters" in error["message"]
+
+
+def test_the_limit_of_characters_follows_the_context() -> None:
+    engine = SyntheticEngine(codec=Untouched(), max_context=100)
+    with client_of(lambda: engine) as client:
+        error = check_error(ask(client, COMPLETIONS, prompt="a" * 3201), 400, "prompt", "context_length_exceeded")
+        assert "3201" in error["message"] and "100 tokens" in error["message"]
+
+
+@BOTH
+def test_answers_are_bounded_by_the_server(path: str) -> None:
+    engine = SyntheticEngine(answer_tokens=500)
+    with client_of(lambda: engine, max_output_tokens=10) as client:
+        for name in ("max_tokens", "max_completion_tokens"):
+            error = check_error(ask(client, path, **{name: 11}), 400, name)
+            assert "at most 10" in error["message"]
+            assert ask(client, path, **{name: 10}).json()["usage"]["completion_tokens"] == 10
+        reply = ask(client, path).json()
+        assert (reply["usage"]["completion_tokens"], reply["choices"][0]["finish_reason"]) == (10, "length")
+
+
+def test_the_bound_on_answers_takes_no_room_from_the_prompt() -> None:
+    engine = SyntheticEngine(max_context=100)
+    with client_of(lambda: engine, max_output_tokens=50) as client:
+        reply = client.post(COMPLETIONS, json={"prompt": [1] * 98, "ignore_eos": True}).json()
+        assert reply["usage"]["completion_tokens"] == 2
+        check_error(client.post(COMPLETIONS, json={"prompt": "a" * 120}), 400, "prompt", "context_length_exceeded")

@@ -37,12 +37,19 @@ VALUES = {
     "max_running": "2",
     "max_queued": "0",
     "max_body_bytes": "5000",
+    "max_prompt_tokens": "50",
+    "max_prompt_chars": "500",
+    "max_output_tokens": "40",
+    "max_per_key": "3",
     "prefill_chunk": "16",
     "warm_start": "false",
     "kv_memory_fraction": "0.5",
     "cache_dir": "some-cache",
     "api_keys": "a,b",
+    "open_routes": "health,READY",
+    "cors_origins": "https://a.example,http://localhost:3000",
     "request_timeout": "1.5",
+    "stuck_after": "5",
     "shutdown_grace": "0",
     "log_level": "DEBUG",
     "self_check": "0",
@@ -52,13 +59,15 @@ VALUES = {
 
 def test_every_setting_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "template.jinja").write_text("x")
-    values = {**VALUES, "chat_template": str(tmp_path / "template.jinja")}
+    (tmp_path / "keys").write_text("# team one\nc\n\n  d \n")
+    values = {**VALUES, "chat_template": str(tmp_path / "template.jinja"), "api_keys_file": str(tmp_path / "keys")}
     assert set(values) == set(Settings.model_fields)
     for name, value in values.items():
         monkeypatch.setenv(f"RACER_{name.upper()}", value)
     found = read_settings()
     assert found == read_settings(values)
     assert (found.port, found.keys, found.warm_start, found.self_check) == (9000, ("a", "b"), False, False)
+    assert (found.open_routes, found.cors_origins) == (("health", "ready"), ("https://a.example", "http://localhost:3000"))
     assert (found.log_level, found.served_name, found.max_nodes) == ("debug", "n", 256)
 
 
@@ -101,6 +110,15 @@ def test_flags_win_and_empty_variables_are_unset(monkeypatch: pytest.MonkeyPatch
         ("api_keys", ","),
         ("api_keys", " , ,"),
         ("api_keys", " "),
+        ("api_keys_file", "/no/such/file"),
+        ("api_keys_file", "/dev/null"),
+        ("max_per_key", "0"),
+        ("open_routes", "admin"),
+        ("open_routes", "none,health"),
+        ("cors_origins", "example.com"),
+        ("cors_origins", "https://example.com/"),
+        ("cors_origins", "null"),
+        ("stuck_after", "0"),
         ("warm_start", "maybe"),
         ("workers", "2"),
         ("log_level", "loud"),

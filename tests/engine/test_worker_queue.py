@@ -7,12 +7,15 @@ import threading
 
 import pytest
 
+from app.engine import worker
 from app.engine.engine import Engine
-from app.engine.errors import QueueFull
-from app.engine.events import Delta, Event, EventSink, Finished
+from app.engine.errors import EngineClosed, QueueFull
+from app.engine.events import Delta, Event, EventSink, Failed, Finished
 from app.engine.interface import GenerationHandle
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
+from tests.scenarios.turnstile import Turnstile
 from tests.tiny import tiny_engine
+from tests.waiting import wait_until
 
 
 def submit(engine: Engine, sink: EventSink) -> GenerationHandle:
@@ -43,10 +46,30 @@ def test_what_is_cancelled_holds_no_place(gone: str) -> None:
         handles["waiting"] = submit(engine, events[0].put)
         with pytest.raises(QueueFull):
             submit(engine, events[1].put)
+        assert engine.status().free_places == 0
         handles[gone].cancel()
+        assert engine.status().free_places == 1
         submit(engine, events[1].put)
         with pytest.raises(QueueFull):
             submit(engine, lambda event: None)
         go_on.set()
         assert finish_reason(events[1]) == "length"
+        assert 1 <= engine.status().retry_after <= 60
         assert finish_reason(events[0]) == ("cancelled" if gone == "waiting" else "length")
+
+
+def test_who_waits_for_a_stuck_worker_hears_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "JOIN_SECONDS", 0.05)
+    with tiny_engine(max_running=1) as engine:
+        turnstile = Turnstile(engine)
+        events: list[queue.SimpleQueue[Event]] = [queue.SimpleQueue(), queue.SimpleQueue()]
+        for sink in events:
+            submit(engine, sink.put)
+        wait_until(lambda: turnstile.at_gate == 1)
+        engine.close()
+        for sink in events:
+            ended = sink.get(timeout=30.0)
+            assert isinstance(ended, Failed) and isinstance(ended.error, EngineClosed)
+        assert engine.status().running == engine.status().waiting == 0 and engine.status().alive
+        monkeypatch.setattr(worker, "JOIN_SECONDS", 30.0)
+        turnstile.allow()

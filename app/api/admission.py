@@ -1,0 +1,91 @@
+"""Who may come in now: a place in the engine's queue, and one of those that an API key has. Decided before any work is done."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from app.api.errors import ApiError, queue_full
+from app.engine.interface import EngineStatus
+
+
+class Admission:
+    """Counts what is held and what is on its way into the queue. Used on the event loop, but for `Lease.queued`."""
+
+    def __init__(self, per_key: int | None, on_key_busy: Callable[[], None]) -> None:
+        """per_key: generations that one tenant may have at a time; None: as many as it likes."""
+        self.per_key = per_key
+        self.on_key_busy = on_key_busy
+        self._held: Counter[str] = Counter()
+        self._arriving = 0
+        self._lock = threading.Lock()
+
+    def arrive(self, change: int) -> None:
+        with self._lock:
+            self._arriving += change
+
+    def held(self, tenant: str) -> int:
+        return self._held[tenant]
+
+    def enter(self, tenant: str, status: EngineStatus | None) -> Lease:
+        """One place for a request whose body is not read yet. Raises ApiError 429.
+
+        Nothing of the queue is kept for it: a client that sends its body slowly would hold the place. status: of a ready
+        engine, or None.
+        """
+        if status is not None and status.free_places <= self._arriving:
+            raise queue_full(status.retry_after)
+        lease = Lease(self, tenant)
+        lease.hold(1, status)
+        return lease
+
+
+class Lease:
+    """What one request holds, from before its body is read until its reply is over."""
+
+    def __init__(self, admission: Admission, tenant: str) -> None:
+        self._admission, self._tenant = admission, tenant
+        self._held = self._arriving = 0
+
+    def hold(self, count: int, status: EngineStatus | None) -> None:
+        """Have `count` of the key's places in all. Raises ApiError 429 with nothing changed."""
+        admission = self._admission
+        more = count - self._held
+        if admission.per_key is not None and admission.held(self._tenant) + more > admission.per_key:
+            admission.on_key_busy()
+            raise _key_busy(admission.per_key, status.retry_after if status is not None else 1)
+        admission._held[self._tenant] += more
+        self._held = count
+
+    def reserve(self, count: int, status: EngineStatus) -> None:
+        """Keep `count` places in the queue until `queued`, and hold as many of the key's. Raises ApiError 429."""
+        admission = self._admission
+        if status.free_places - admission._arriving < count:
+            raise queue_full(status.retry_after)
+        self.hold(count, status)
+        admission.arrive(count)
+        self._arriving = count
+
+    def queued(self) -> None:
+        """The engine is about to queue them, or nobody needs the places any more. Idempotent, from any thread.
+
+        Before, not after: counted twice for a moment they would turn somebody away for whom there is room.
+        """
+        self._admission.arrive(-self._arriving)
+        self._arriving = 0
+
+    def release(self) -> None:
+        """Give everything back. Idempotent."""
+        self.queued()
+        held = self._admission._held
+        held[self._tenant] -= self._held
+        if not held[self._tenant]:
+            del held[self._tenant]  # keys come and go: the table holds those that are busy
+        self._held = 0
+
+
+def _key_busy(most: int, retry_after: int) -> ApiError:
+    message = f"This API key has {most} generations at work, as many as one key may have. Try again when one has ended."
+    headers = {"Retry-After": str(retry_after)}
+    return ApiError(429, message, kind="rate_limit_error", code="key_concurrency", headers=headers)
