@@ -82,7 +82,7 @@ class TextCodec:
             return ByteDetokenizer(self._shown, prompt_tail)
         return WindowDetokenizer(self._decode_all, self.special_ids, prompt_tail)
 
-    def token_bytes(self) -> list[bytes] | None:
+    def vocabulary_bytes(self) -> list[bytes] | None:
         """The bytes every id below vocab_size stands for, control tokens by their names; None for a decoder that does more
         than joining bytes."""
         return None if self._all is None else [self._all.piece(token_id) for token_id in range(self.vocab_size)]

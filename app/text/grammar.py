@@ -14,7 +14,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from app.text.errors import GrammarError
-from app.text.schema_errors import check_bounds, explain
+from app.text.schema_errors import NO_WAY_ON, check_bounds, explain
 
 # JSON with one space after commas and colons and no other white space: free white space would let a model write it for ever.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -38,7 +38,7 @@ class Vocabulary(Protocol):
     eos_ids: frozenset[int]
     special_ids: frozenset[int]
 
-    def token_bytes(self) -> list[bytes] | None:
+    def vocabulary_bytes(self) -> list[bytes] | None:
         """The bytes of every id, control tokens by their names; None where tokens do not stand for bytes."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
@@ -109,12 +109,15 @@ class Matcher:
     def _read_mask(self) -> Mask:
         bits = np.frombuffer(self._parser.compute_bitmask(), np.uint8)
         self._check()
-        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        some = int(np.argmax(mask))
+        # where the vocabulary cannot spell what must come now, the mask is that of what comes after it
+        if not mask[some] or (some not in self._eos_ids and self._parser.validate_tokens([some]) == 0):
+            raise GrammarError(explain(NO_WAY_ON))
+        return mask
 
     def _check(self) -> None:
         if self._parser.is_error():
-            if self._parser.stop_reason() == "NoExtensionBias":
-                raise GrammarError("The schema leaves nothing that this model's vocabulary could say.")
             raise GrammarError(explain(self._parser.get_error()))
 
     def _only_eos(self) -> Mask:
@@ -142,8 +145,8 @@ class GrammarCompiler:
         check_bounds(schema)
         return self._compile(LLMatcher.grammar_from_json_schema(json_text(schema)))
 
-    def lark(self, text: str) -> Grammar:
-        """A grammar in llguidance's dialect of Lark; parts given by users must have passed `embedded`. Raises GrammarError."""
+    def lark(self, text: str, *) -> Grammar:
+        """A grammar in llguidance's dialect of Lark; schemas in it must have passed `embedded`. Raises GrammarError."""
         return self._compile(LLMatcher.grammar_from_lark(text))
 
     def embedded(self, schema: Mapping[str, Any]) -> str:
@@ -174,17 +177,15 @@ class GrammarCompiler:
         """Write a few tokens: a schema that refers to itself without end, or that is too much to follow, shows here."""
         matcher = grammar.matcher()
         eos = list(self._eos_ids)
-        for step in range(PROBE_STEPS):
+        for _ in range(PROBE_STEPS):
             allowed = matcher.allowed(()).copy()
-            if step == 0 and allowed[eos].any():  # no JSON value and no call is empty
-                raise GrammarError("The schema refers to itself without end.")
             allowed[eos] = False
             if not allowed.any():
                 return
             matcher.accept([int(np.argmax(allowed))])
 
     def _new_tokenizer(self) -> LLTokenizer:
-        pieces = self._vocabulary.token_bytes()
+        pieces = self._vocabulary.vocabulary_bytes()
         if pieces is None:
             raise GrammarError("This model's tokenizer does not tell which bytes a token stands for, so no schema can be kept to.")
         speller = TokenizerWrapper(_Speller(self._vocabulary, pieces))

@@ -12,6 +12,7 @@ from app.text.errors import GrammarError
 MAX_SCHEMA = 128 * 1024  # characters of JSON
 MAX_NESTING = 100  # objects and arrays inside each other
 _KEYWORD = re.compile(r"\$?[A-Za-z]{1,40}")
+NO_WAY_ON = "NoExtension"  # in a message of the library: the grammar goes on, and no token fits
 _COMPLEX = "is too large or too complex to follow."
 
 
@@ -22,6 +23,7 @@ def _unimplemented(found: re.Match[str]) -> str:
 
 # The library's messages -> ours. The first that is found counts; groups are keywords, numbers and its own words.
 _PROBLEMS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (NO_WAY_ON, "leaves nothing that this model's vocabulary could say, or refers to itself without end."),
     (r"Unimplemented keys: (\[.*\])", _unimplemented),
     (r"(?s)regex parse error:.*\nerror: ([a-z ,-]{1,120})", r"has a pattern that is not supported: \1."),
     (r"(?i)regex", "has a pattern that cannot be used."),
