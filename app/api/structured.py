@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from app.api.request_model import RequestModel
 from app.api.validation import refused
 
 MAX_TOOLS = 128
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def check_name(value: str) -> str:
+    if NAME.fullmatch(value) is None:
+        raise refused("must be 1 to 64 letters, digits, underscores and dashes")
+    return value
+
+
+Name = Annotated[
+    str,
+    AfterValidator(check_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"}),
+]
 
 
 class JsonSchemaFormat(RequestModel):
@@ -37,7 +52,7 @@ class ResponseFormat(RequestModel):
         return self
 
     @property
-    def schema_dict(self) -> dict[str, Any] | None:
+    def answer_schema(self) -> dict[str, Any] | None:
         """The schema an answer must match; None: it is free text."""
         if self.json_schema is not None:
             return self.json_schema.schema_
@@ -67,25 +82,40 @@ class ToolDefinition(RequestModel):
         return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 
-class FunctionName(RequestModel):
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """The function that must be called."""
+
     name: str
 
 
-class NamedTool(RequestModel):
-    type: Literal["function"]
-    function: FunctionName
-
-
-def parse_choice(value: Any) -> Any:
-    if isinstance(value, dict) or value in ("none", "auto", "required"):
+def parse_choice(value: Any) -> str | NamedTool:
+    if isinstance(value, str) and value in ("none", "auto", "required"):
         return value
-    raise refused("must be 'none', 'auto', 'required' or an object that names a function")
+    if not isinstance(value, dict):
+        raise refused("must be 'none', 'auto', 'required' or an object that names a function")
+    if value.get("type") != "function":
+        raise refused("must be 'function'", "type")
+    function = value.get("function")
+    if not isinstance(function, dict):
+        raise refused("must be an object", "function")
+    if not isinstance(function.get("name"), str):
+        raise refused("must be a string", "function.name")
+    if value.keys() - {"type", "function"} or function.keys() - {"name"}:
+        raise refused("has a field this server does not know")
+    return NamedTool(function["name"])
 
 
+_NAMED = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+    "required": ["type", "function"],
+}
 ToolChoice = Annotated[
-    Literal["none", "auto", "required"] | NamedTool,
-    BeforeValidator(parse_choice),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string", "enum": ["none", "auto", "required"]}, {"$ref": "#/components/schemas/NamedTool"}]}
-    ),
+    str | NamedTool,
+    PlainValidator(parse_choice),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": ["none", "auto", "required"]}, _NAMED]}),
 ]

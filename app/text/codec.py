@@ -9,6 +9,7 @@ from app.text.chat import ChatTemplate
 from app.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from app.text.grammar import GrammarCompiler
 from app.text.pieces import piece_table
+from app.text.tool_calls import CallFormat, call_format
 
 
 class TextCodec:
@@ -61,6 +62,10 @@ class TextCodec:
         """The prompt text the template makes of the messages, up to where the answer starts. Raises ChatTemplateError."""
         return self._chat.render(messages, tools)
 
+    def call_format(self) -> CallFormat:
+        """How the model writes tool calls, after its template. Raises ChatTemplateError for a format that is not read here."""
+        return call_format(self._chat.with_tools, self._control_id)
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text, without clean-up of spaces. Bytes that are not UTF-8 are U+FFFD, unknown ids nothing."""
         table = self._shown if skip_special_tokens else self._all
@@ -86,6 +91,10 @@ class TextCodec:
         """The bytes every id below vocab_size stands for, control tokens by their names; None for a decoder that does more
         than joining bytes."""
         return None if self._all is None else [self._all.piece(token_id) for token_id in range(self.vocab_size)]
+
+    def _control_id(self, name: str) -> int | None:
+        token_id = self._backend.token_to_id(name)
+        return token_id if token_id in self.special_ids else None
 
     def _decode_all(self, ids: list[int]) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=False))

@@ -21,13 +21,14 @@ JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separat
 KEPT = 64  # compiled grammars
 PROBE_STEPS = 16
 # What one grammar may cost: fuel is work of the lexer, about 14,000 units a millisecond; a state takes 1 to 2 KB.
-LIMITS = {
-    "initial_lexer_fuel": 500_000,
-    "step_lexer_fuel": 100_000,
-    "step_max_items": 50_000,
-    "max_lexer_states": 40_000,
-    "max_grammar_size": 200_000,
-}
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000,
+    step_lexer_fuel=100_000,
+    step_max_items=50_000,
+    max_lexer_states=40_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
 Mask = npt.NDArray[np.bool_]
 
 
@@ -145,7 +146,7 @@ class GrammarCompiler:
         check_bounds(schema)
         return self._compile(LLMatcher.grammar_from_json_schema(json_text(schema)))
 
-    def lark(self, text: str, *) -> Grammar:
+    def lark(self, text: str) -> Grammar:
         """A grammar in llguidance's dialect of Lark; schemas in it must have passed `embedded`. Raises GrammarError."""
         return self._compile(LLMatcher.grammar_from_lark(text))
 
@@ -162,7 +163,7 @@ class GrammarCompiler:
             if self._tokenizer is None:
                 self._tokenizer = self._new_tokenizer()
             tokenizer = self._tokenizer
-        parser = LLMatcher(tokenizer, source, log_level=0, limits=LLParserLimits(verbose_errors=False, **LIMITS))
+        parser = LLMatcher(tokenizer, source, log_level=0, limits=LIMITS)
         if parser.is_error():
             raise GrammarError(explain(parser.get_error()))
         grammar = Grammar(parser, self._vocabulary.vocab_size, self._eos_ids)
@@ -187,7 +188,7 @@ class GrammarCompiler:
     def _new_tokenizer(self) -> LLTokenizer:
         pieces = self._vocabulary.vocabulary_bytes()
         if pieces is None:
-            raise GrammarError("This model's tokenizer does not tell which bytes a token stands for, so no schema can be kept to.")
+            raise GrammarError("This model's tokenizer does not tell which bytes a token stands for: no schema can be kept to.")
         speller = TokenizerWrapper(_Speller(self._vocabulary, pieces))
         return LLTokenizer(speller, n_vocab=len(pieces), eos_token=sorted(self._eos_ids))
 
@@ -198,7 +199,7 @@ def json_text(schema: Mapping[str, Any]) -> str:
 
 
 class _Speller:
-    """The tokenizer as llguidance wants it. It is called for the bytes that a grammar forces, to spell them as the model would."""
+    """The tokenizer as llguidance wants it: called with the bytes that a grammar forces, to spell them as the model would."""
 
     def __init__(self, vocabulary: Vocabulary, pieces: list[bytes]) -> None:
         self._vocabulary = vocabulary

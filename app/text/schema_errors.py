@@ -13,6 +13,7 @@ MAX_SCHEMA = 128 * 1024  # characters of JSON
 MAX_NESTING = 100  # objects and arrays inside each other
 _KEYWORD = re.compile(r"\$?[A-Za-z]{1,40}")
 NO_WAY_ON = "NoExtension"  # in a message of the library: the grammar goes on, and no token fits
+_BOUND = r"\w{1,40} \([\d.e+-]{1,30}\)"
 _COMPLEX = "is too large or too complex to follow."
 
 
@@ -27,7 +28,7 @@ _PROBLEMS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"Unimplemented keys: (\[.*\])", _unimplemented),
     (r"(?s)regex parse error:.*\nerror: ([a-z ,-]{1,120})", r"has a pattern that is not supported: \1."),
     (r"(?i)regex", "has a pattern that cannot be used."),
-    (r"Unsatisfiable schema: (\w{1,40} \([\d.e+-]{1,30}\) is greater than \w{1,40} \([\d.e+-]{1,30}\))", r"admits no value: \1."),
+    (rf"Unsatisfiable schema: ({_BOUND} is greater than {_BOUND})", r"admits no value: \1."),
     (r"Unsatisfiable schema", "admits no value."),
     (r"^(Pointer|Resource) ", "has a $ref that does not point to a place in it."),
     (r"Unknown format", "has a format that is not supported."),

@@ -13,7 +13,13 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MISTRAL = "[TOOL_CALLS]"
 # Marks of templates whose calls are not JSON objects with a name: they would go by unseen.
 UNKNOWN_MARKS = ("<function=", "[ARGS]", "<arg_key>", "<|channel|>", "<｜tool▁call", "<|tool_calls_section_begin|>")
-_DECODER = json.JSONDecoder(parse_constant=lambda name: _refuse(name))
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)  # NaN and Infinity are not JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +46,9 @@ class CallFormat:
 
 
 def call_format(template: str, control_id: Callable[[str], int | None]) -> CallFormat:
-    """The format that a template with tools asks for. control_id: the id of a control token of this name, None if there is none.
+    """The format that a template with tools asks for.
 
+    control_id: the id of the control token of a name, None where there is none.
     Raises ChatTemplateError for a format that is known to be another.
     """
     if any(mark in template for mark in UNKNOWN_MARKS):
@@ -91,7 +98,7 @@ class CallParser:
         return rest, self._calls[: self._limit]
 
     def _push_tagged(self) -> str:
-        shown = []
+        shown: list[str] = []
         while True:
             if self._inside:
                 end = self._held.find(CLOSE)
@@ -165,7 +172,3 @@ def _call(value: Any, names: frozenset[str]) -> ToolCall | None:
     if not isinstance(arguments, Mapping):
         return None
     return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(name)

@@ -26,9 +26,9 @@ class Tool:
 
 
 class ToolSchemaError(GrammarError):
-    """The parameters of a tool cannot be held. tool: its place in the list."""
+    """The parameters of a strict tool cannot be kept to. tool: its name."""
 
-    def __init__(self, message: str, tool: int) -> None:
+    def __init__(self, message: str, tool: str) -> None:
         super().__init__(message)
         self.tool = tool
 
@@ -50,7 +50,7 @@ def call_grammar(
     """
     calls = [f"call_{place}" for place in range(len(tools))]
     rules = [f"call: {' | '.join(calls)}"]
-    rules += [f"{name}: {_object(compiler, form, tool, place)}" for place, (name, tool) in enumerate(zip(calls, tools, strict=True))]
+    rules += [f"{name}: {_object(compiler, form, tool)}" for name, tool in zip(calls, tools, strict=True)]
     rules += _several(form, most)
     if required:
         rules.append("start: calls")
@@ -82,13 +82,13 @@ def _several(form: CallFormat, most: int) -> list[str]:
     return ["calls: call"]
 
 
-def _object(compiler: GrammarCompiler, form: CallFormat, tool: Tool, place: int) -> str:
+def _object(compiler: GrammarCompiler, form: CallFormat, tool: Tool) -> str:
     head = f'{{"name": {json.dumps(tool.name)}, "{form.arguments}": '
     try:
         arguments = compiler.embedded(_parameters(tool))
     except GrammarError as error:
         if tool.strict:
-            raise ToolSchemaError(str(error), place) from None
+            raise ToolSchemaError(str(error), tool.name) from None
         arguments = compiler.embedded({"type": "object"})
     return f"{_text(head)} {arguments} {_text('}')}"
 
