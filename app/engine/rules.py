@@ -73,6 +73,10 @@ class TokenRules:
         if self._matcher is not None:
             self._matcher.accept(tokens)
 
+    def forced(self) -> list[int]:
+        """The only tokens that the grammar lets come next, one after the other."""
+        return self._matcher.forced() if self._matcher is not None else []
+
     def forbids(self, token: int) -> bool:
         """Whether a token may not stand where `apply` was last asked."""
         return token in self._banned or (self._allowed is not None and not self._allowed[token])

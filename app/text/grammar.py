@@ -92,6 +92,16 @@ class Matcher:
         self._ahead.clear()
         self._over = len(before_end) < len(tokens)
 
+    def forced(self) -> list[int]:
+        """The only tokens that may come after the accepted ones, one after the other, as far as that is known."""
+        if self._over:
+            return []
+        self._asked = None
+        self._move([])
+        forced = self._parser.compute_ff_tokens()
+        self._check()
+        return forced
+
     def _move(self, path: list[int]) -> None:
         """Have the parser stand behind `path`: paths are asked for one token longer each time, so little is read again."""
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._ahead, path, strict=False)))

@@ -85,6 +85,18 @@ def test_drafts_are_accepted(engine: Engine) -> None:
     assert max(length for length, count in enumerate(stats.acceptance_histogram) if count) > 1
 
 
+def test_what_the_grammar_forces_is_drafted(engine: Engine) -> None:
+    keys = {name: {"type": "boolean"} for name in ("first_key", "another_key", "yet_another", "the_last_one")}
+    schema = {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
+    plain = engine.generate(request(engine, schema))
+    done = engine.generate(request(engine, schema, speculation=DRAFTERS[0]))
+    assert done.token_ids == plain.token_ids
+    stats = done.finished.stats
+    assert stats.tokens_by_source["grammar"] > stats.emitted / 2
+    assert stats.emitted == stats.num_accepted_tokens + stats.num_steps + 1
+    assert stats.mean_acceptance_length > 3
+
+
 def test_in_company_as_alone(engine: Engine) -> None:
     requests = [
         request(

@@ -93,6 +93,22 @@ def test_a_path_leaves_no_trace(codec: TextCodec, seed: int, data: st.DataObject
         done += run
 
 
+@ANY_CODEC
+def test_what_is_forced_is_all_that_is_allowed(codec: TextCodec) -> None:
+    grammar = codec.grammars.json_schema(RECORD)
+    for seed in range(10):
+        tokens, _ = write(codec, grammar, seed)
+        matcher, longest = grammar.matcher(), 0
+        for token in tokens:
+            forced = matcher.forced()
+            longest = max(longest, len(forced))
+            for place, other in enumerate(forced):
+                assert np.flatnonzero(matcher.allowed(forced[:place])).tolist() == [other]
+            matcher.accept([token])
+        assert longest >= 2
+        assert matcher.forced() == []
+
+
 def test_nothing_but_the_end_follows_the_end() -> None:
     codec = CODECS["bytes"]
     matcher = codec.grammars.json_schema({"const": 1}).matcher()
