@@ -78,13 +78,13 @@ def merge(own: DraftTree, tokens: Sequence[int], chances: Sequence[float], sourc
     order = np.lexsort((depth, -confidence))  # a parent stands before its children, also among equals
     place_of = np.empty(len(order), np.int64)
     place_of[order] = np.arange(len(order))
-    source = np.concatenate([own.source, np.full(len(added), source, np.uint8)])
+    sources = np.concatenate([own.source, np.full(len(added), source, np.uint8)])
     new_parents = np.where(parents[order] < 0, -1, place_of[parents[order]])
     tree = DraftTree(
         np.concatenate([own.tokens, np.asarray(more_tokens, np.int64)])[order],
         new_parents.astype(np.int32),
         depth[order],
-        source[order],
+        sources[order],
         confidence[order],
     )
     return Proposal(tree, np.where(order < n, order, -1))

@@ -93,7 +93,7 @@ class TokenRules:
 
     def _allowed_after(self, path: Sequence[int], vocab_size: int) -> np.ndarray | None:
         """bool [vocabulary]; None where everything is allowed. A grammar that can only end is not kept from it."""
-        allowed = self._matcher.allowed(path) if self._matcher is not None else None
+        allowed = self._matcher.allowed(path)[:vocab_size] if self._matcher is not None else None
         if self._emitted + len(path) >= self._min_tokens:
             return allowed
         longer = np.ones(vocab_size, np.bool_) if allowed is None else allowed.copy()
