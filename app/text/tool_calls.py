@@ -74,28 +74,36 @@ class CallParser:
         self._limit = limit
         self._held = ""
         self._inside = False
-        self._plain = False  # bare: the answer began as something else than a call
+        self._plain = False  # the answer began as something else than a bare call
         self._calls: list[ToolCall] = []
 
     def push(self, text: str) -> str:
         """The content that is certain by now and was not returned before."""
         self._held += text
-        return self._push_tagged() if self._tagged else self._push_bare()
+        if not self._plain:
+            # models that are told to write tags leave them out now and then, so a bare call is read in each format
+            begun = self._held.lstrip()
+            self._plain = bool(begun) and (begun[0] not in "{[" or (self._tagged and OPEN in begun))
+        return self._certain() if self._plain else ""
 
     def end(self) -> tuple[str, list[ToolCall]]:
         """The rest of the content, and the calls in the order they were made."""
-        rest, self._held = self._held, ""
-        if self._tagged:
-            # a model may end its answer instead of closing the last tag
-            calls = _calls_in(rest.removeprefix(OPEN), self._names) if self._inside else None
-        else:
-            calls = None if self._plain else _calls_in(rest, self._names)
-        if calls is not None:
-            self._calls += calls
-            rest = ""
+        calls = None if self._plain else _calls_in(self._held, self._names)
+        shown = self._certain() if calls is None else ""
+        if self._inside:  # a model may end its answer instead of closing the last tag
+            calls = _calls_in(self._held.removeprefix(OPEN), self._names)
+        rest = self._held if calls is None else ""
+        self._calls += calls or []
         if self._calls and not rest.strip():
             rest = ""
-        return rest, self._calls[: self._limit]
+        self._held = ""
+        return shown + rest, self._calls[: self._limit]
+
+    def _certain(self) -> str:
+        if self._tagged:
+            return self._push_tagged()
+        text, self._held = self._held, ""
+        return text
 
     def _push_tagged(self) -> str:
         shown: list[str] = []
@@ -121,15 +129,6 @@ class CallParser:
             shown.append(text.lstrip() if self._calls else text)
             if not self._inside:
                 return "".join(shown)
-
-    def _push_bare(self) -> str:
-        if not self._plain:
-            begun = self._held.lstrip()
-            if not begun or begun[0] in "{[":
-                return ""
-            self._plain = True
-        text, self._held = self._held, ""
-        return text
 
 
 def _held_back(text: str) -> int:

@@ -13,7 +13,7 @@ from app.text.tool_calls import CLOSE, OPEN, CallFormat
 
 MAX_CALLS = 16  # of one answer that must call: a model that finds no end is given one
 _ANY_TEXT = r"/(.|\n)*/"
-_NO_JSON = r"/([^{\[\s](.|\n)*)?/"
+_NO_JSON = r"/\s*([^{\[\s](.|\n)*)?/"  # what may not be the beginning of a bare call
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,13 @@ def call_grammar(
     elif content is not None:
         rules += [f"answer: {compiler.embedded(content)}", "start: calls | answer"]
     elif form.style == "tagged" and form.marks[0] is None:
-        times = "?" if most == 1 else "*"
-        rules += [f"begun[lazy]: {_ANY_TEXT} {_text(OPEN)}", f"TEXT: {_ANY_TEXT}", "inner: TEXT"]
-        rules.append(f"start: (begun {_text(chr(10))} call {_text(chr(10) + CLOSE)}){times} inner")
+        end = _text("\n" + CLOSE)
+        more = "" if most == 1 else f'(again "\\n" call {end})*'
+        rules += [f"begun[lazy]: {_NO_JSON} {_text(OPEN)}", f"again[lazy]: {_ANY_TEXT} {_text(OPEN)}"]
+        rules += [f"FREE: {_NO_JSON}", f"TEXT: {_ANY_TEXT}", "rest: TEXT"]
+        rules.append(f'start: call | FREE | begun "\\n" call {end} {more} rest')
     else:
-        free = _ANY_TEXT if form.marks[0] is not None else _NO_JSON
-        rules += [f"TEXT: {free}", "start: calls | TEXT"]
+        rules += [f"TEXT: {_NO_JSON}", "start: calls | TEXT"]
     return compiler.lark("\n".join(rules))
 
 

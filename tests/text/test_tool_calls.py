@@ -43,7 +43,10 @@ CASES: list[tuple[CallFormat, str, str, list[ToolCall]]] = [
     (TAGGED, tag('{"name": "f", "arguments": {"x": NaN}}'), tag('{"name": "f", "arguments": {"x": NaN}}'), []),
     (TAGGED, '<tool_call>\n{"name": "f", "argum', '<tool_call>\n{"name": "f", "argum', []),
     (TAGGED, "a <tool_cal and </tool_call> \n", "a <tool_cal and </tool_call> \n", []),
-    (TAGGED, F, F, []),
+    (TAGGED, F, "", [CALL_F]),
+    (TAGGED, f"[{F}]", "", [CALL_F]),
+    (TAGGED, f'{{"a": 1}} {tag(F)}', '{"a": 1}', [CALL_F]),
+    (TAGGED, '{"a": 1}\n', '{"a": 1}\n', []),
     (BARE, G, "", [CALL_G]),
     (BARE, f" {F}; {G}\n", "", [CALL_F, CALL_G]),
     (BARE, f"No: {F}", f"No: {F}", []),
@@ -154,7 +157,7 @@ def test_required_calls_are_read_back(form: CallFormat, most: int) -> None:
 
 
 def test_a_call_once_begun_is_held_to_its_schema() -> None:
-    for form, before in ((TAGGED, "Well: <tool_call>"), (BARE, "")):
+    for form, before in ((TAGGED, "Well: <tool_call>"), (TAGGED, "\n<tool_call>"), (TAGGED, ""), (BARE, "")):
         grammar = call_grammar(CODEC.grammars, form, TOOLS, required=False)
         matcher = grammar.matcher()
         assert matcher.allowed([])[2]  # free text may end at once
