@@ -22,6 +22,7 @@ class Source(IntEnum):
     COPY_LOGIT = 1
     DRAFT_MODEL = 2
     TARGET = 3
+    GRAMMAR = 4  # nothing else is allowed there
 
 
 @dataclass(frozen=True, slots=True)

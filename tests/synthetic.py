@@ -59,6 +59,7 @@ class SyntheticEngine:
         self.manual, self.fail_at_step, self.step_seconds = manual, fail_at_step, step_seconds
         self.codec = cast(TextCodec, codec or SyntheticCodec())
         self.observer = observer
+        self.answer: str | None = None  # what every request is answered with, in place of pseudo text
         self.ready, self.stuck, self.retry_after = True, False, 1
         self.corrections: Corrections | None = None
         self.requests: list[GenerationRequest] = []  # all that were ever queued, for tests to look at
@@ -117,6 +118,7 @@ class SyntheticEngine:
                 number=len(self.requests),
                 seed=self.seed,
                 answer_tokens=self.answer_tokens,
+                answer=self.answer,
                 max_context=self.info.max_context,
                 drafter=self.info.drafter,
                 max_nodes=self.info.max_nodes,

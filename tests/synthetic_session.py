@@ -6,12 +6,15 @@ import codecs
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from random import Random
 from typing import Any, cast
 
 from app.engine.events import Delta, EventSink, Finished, FinishReason, SourceName, SpeculationStats, StepTree, TokenLogprob
 from app.engine.request import GenerationRequest
 from app.text.errors import ChatTemplateError
+from app.text.grammar import GrammarCompiler
+from app.text.tool_calls import CallFormat
 
 BOS, EOS, TURN, END = 256, 257, 258, 259  # ids below are the bytes of UTF-8
 SPECIAL_NAMES = {BOS: "<|bos|>", EOS: "<|eos|>", TURN: "<|turn|>", END: "<|end|>"}
@@ -42,6 +45,14 @@ class SyntheticCodec:
     def __init__(self, chat_error: str | None = None, has_chat_template: bool = True) -> None:
         self.chat_error = chat_error
         self.has_chat_template = has_chat_template
+
+        self.grammars = GrammarCompiler(self)
+
+    def call_format(self) -> CallFormat:
+        return CallFormat("tagged")
+
+    def vocabulary_bytes(self) -> list[bytes]:
+        return [bytes([i]) if i < BOS else SPECIAL_NAMES[i].encode() for i in range(self.vocab_size)]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return ([BOS] if add_special_tokens else []) + list(text.encode())
@@ -74,6 +85,7 @@ class SyntheticSession:
         number: int,
         seed: int,
         answer_tokens: int,
+        answer: str | None,
         max_context: int,
         drafter: str,
         max_nodes: int,
@@ -82,7 +94,8 @@ class SyntheticSession:
         self.request, self.sink = request, sink
         sampling = request.sampling
         drawn = 0 if sampling.temperature == 0.0 else sampling.seed if sampling.seed is not None else f"unseeded {number}"
-        self.tokens = _pseudo_text(f"{drawn} {request.prompt_ids}", answer_tokens)
+        said = None if answer is None else chain(answer.encode(), repeat(EOS))
+        self.tokens = said or _pseudo_text(f"{drawn} {request.prompt_ids}", answer_tokens)
         self.random = Random(f"{seed} {number}")  # acceptance does not change the text
         self.drafter = request.speculation.drafter or drafter
         self.nodes = 1 if self.drafter == "none" else request.speculation.max_nodes or max_nodes

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from app.engine.errors import ContextLengthExceeded, EngineClosed, EngineError, InvalidRequest, QueueFull
-from app.text.errors import ChatTemplateError
+from app.text.errors import ChatTemplateError, GrammarError
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +95,8 @@ def as_api_error(error: BaseException) -> ApiError:
             return bad_value(str(error), error.param)
         case ChatTemplateError():
             return bad_value(str(error), error.param, "chat_template_error")
+        case GrammarError():  # an answer was begun and cannot go on
+            return bad_value(str(error), "response_format", "invalid_schema")
         case QueueFull():
             return queue_full(error.retry_after, str(error))
         case EngineClosed():

@@ -41,27 +41,20 @@ IGNORED = frozenset(
         "prediction",
         "reasoning_effort",
         "verbosity",
-        "parallel_tool_calls",  # tools themselves are refused, so there is nothing to parallelise
+        "parallel_tool_calls",
     }
 )
 IGNORED_STREAM_OPTIONS = frozenset({"include_obfuscation"})
 
-_SHARED = {
-    "response_format": NoEffect(({"type": "text"},)),
-}
 COMPLETION_NO_EFFECT: Mapping[str, NoEffect] = {
-    **_SHARED,
     "best_of": NoEffect((1,)),
     "suffix": NoEffect(("",)),
 }
 CHAT_NO_EFFECT: Mapping[str, NoEffect] = {
-    **_SHARED,
     "audio": NoEffect(),
     "function_call": NoEffect(("none", "auto")),
     "functions": NoEffect(([],)),
     "modalities": NoEffect((["text"],)),
-    "tool_choice": NoEffect(("none", "auto")),
-    "tools": NoEffect(([],)),
     "web_search_options": NoEffect(),
 }
 MESSAGE_NO_EFFECT: Mapping[str, NoEffect] = {  # openai-python writes these into the messages it gave out

@@ -85,7 +85,7 @@ async def _generate(
     finally:
         lease.queued()
     asked = Asked(engine.codec, body.speculative.trace, kind.logprobs if body.wants_logprobs else None)
-    reply = Reply(kind, name, engine.info.name, service.fingerprint, asked, prepared.echoes, body.n)
+    reply = Reply(kind, name, engine.info.name, service.fingerprint, asked, prepared.echoes, body.n, prepared.calls)
     if body.stream:
         stream = frames(reply, generations, keep_alive_after=service.keep_alive_after, include_usage=body.include_usage)
         return EventStream(stream, generations.cancel)

@@ -10,6 +10,8 @@ from app.api.errors import bad_value
 from app.api.messages import Message
 from app.api.prompts import Prompt
 from app.api.schemas import DEFAULT_COMPLETION_TOKENS, ChatBody, CompletionBody, GenerationBody
+from app.api.structured import ToolDefinition
+from app.api.tools import CallReader, answer_grammar, chat_grammar, offered_tools
 from app.engine.interface import EngineInterface
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.text.codec import TextCodec
@@ -22,19 +24,24 @@ GREEDY_BELOW = 1e-5  # temperatures under it differ from greedy only by overflow
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One generation for each choice, the choices of a prompt side by side, and the prompt that each gives back."""
+    """One generation for each choice, the choices of a prompt side by side, and the prompt that each gives back.
+
+    calls: how to read tool calls out of the answers; None: they are text.
+    """
 
     requests: list[GenerationRequest]
     echoes: list[Echo | None]
+    calls: CallReader | None = None
 
 
 def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """`n` choices of each prompt. Raises ApiError 400."""
     prepared = Prepared([], [])
+    grammar = answer_grammar(body, engine.codec)
     for prompt in body.prompt:
         ids = _prompt_ids(prompt, engine)
         request = _request(body, ids, _completion_budget(body, ids, engine), engine, tenant, conversation)
-        request = replace(request, continue_text=True, prompt_logprobs=body.echo and body.wants_logprobs)
+        request = replace(request, continue_text=True, prompt_logprobs=body.echo and body.wants_logprobs, grammar=grammar)
         text = prompt if isinstance(prompt, str) else engine.codec.decode(ids, skip_special_tokens=False)
         prepared.requests.extend(_choices(request, body.n))
         prepared.echoes.extend([Echo(text, request.prompt_ids) if body.echo else None] * body.n)
@@ -43,9 +50,10 @@ def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: s
 
 def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """The choices of a chat. Raises ApiError 400, ChatTemplateError."""
-    ids = message_ids(body.messages, engine.codec)
-    request = _request(body, ids, body.budget, engine, tenant, conversation)
-    return Prepared(_choices(request, body.n), [None] * body.n)
+    ids = message_ids(body.messages, engine.codec, offered_tools(body))
+    grammar, calls = chat_grammar(body, engine.codec)
+    request = replace(_request(body, ids, body.budget, engine, tenant, conversation), grammar=grammar)
+    return Prepared(_choices(request, body.n), [None] * body.n, calls)
 
 
 def _choices(request: GenerationRequest, n: int) -> list[GenerationRequest]:
@@ -57,10 +65,10 @@ def _choices(request: GenerationRequest, n: int) -> list[GenerationRequest]:
     return [replace(request, group=group, sampling=replace(request.sampling, seed=own)) for own in seeds]
 
 
-def message_ids(messages: Sequence[Message], codec: TextCodec) -> list[int]:
+def message_ids(messages: Sequence[Message], codec: TextCodec, tools: Sequence[ToolDefinition] = ()) -> list[int]:
     """Raises ApiError 400, ChatTemplateError."""
     try:
-        return codec.encode_chat([message.for_template() for message in messages])
+        return codec.encode_chat([message.for_template() for message in messages], [tool.for_template() for tool in tools])
     except ChatTemplateError:
         raise
     except ValueError:  # for one, the JSON text in a tool call's arguments may escape half of a surrogate pair

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from app.api.details import Asked, Echo, TokenDetails
+from app.api.tools import CallReader
 from app.engine.events import SOURCE_NAMES, Delta, Finished, SpeculationStats
+from app.text.tool_calls import CallParser
 
 # Line separators to some readers of event streams, plain characters to JSON: written as escapes they are safe for both.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -25,8 +27,11 @@ class ReplyKind:
     opens_with_role: bool
     logprobs: Literal["chat", "completion"]
 
-    def whole(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}} if self.opens_with_role else {"text": text}
+    def whole(self, text: str, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        if not self.opens_with_role:
+            return {"text": text}
+        message = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        return {"message": message | ({"tool_calls": list(calls)} if calls else {})}
 
     def part(self, text: str) -> dict[str, Any]:
         if not self.opens_with_role:
@@ -39,6 +44,11 @@ CHAT = ReplyKind("chatcmpl-", "chat.completion", "chat.completion.chunk", opens_
 ROLE_DELTA = {"delta": {"role": "assistant", "content": ""}}
 
 
+def calls_delta(calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Tool calls, whole, as a delta."""
+    return {"delta": {"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}}
+
+
 @dataclass(slots=True)
 class Answer:
     """One choice as it grows."""
@@ -46,15 +56,38 @@ class Answer:
     index: int
     details: TokenDetails
     echo: Echo | None = None
+    reader: CallReader | None = None
     texts: list[str] = field(default_factory=list)
     finished: Finished | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)  # complete when it is finished
+    _parser: CallParser | None = None
+
+    def __post_init__(self) -> None:
+        self._parser = None if self.reader is None else self.reader.parser()
 
     def add(self, event: Delta | Finished) -> None:
         if isinstance(event, Finished):
             self.finished = event
         else:
             self.details.add(event, self._opening())
-        self.texts.append(event.text)
+        self.texts.append(self._content(event))
+
+    @property
+    def finish_reason(self) -> str | None:
+        if self.finished is None:
+            return None
+        return "tool_calls" if self.calls and self.finished.reason == "stop" else self.finished.reason
+
+    def _content(self, event: Delta | Finished) -> str:
+        """The part of an event's text that is no call."""
+        if self._parser is None or self.reader is None:
+            return event.text
+        text = self._parser.push(event.text)
+        if isinstance(event, Finished):
+            rest, calls = self._parser.end()
+            self.calls = self.reader.shown(calls)
+            text += rest
+        return text
 
     def _opening(self) -> Echo | None:
         """The echo, for the first event."""
@@ -75,18 +108,20 @@ class Reply:
     asked: Asked
     echoes: Sequence[Echo | None]  # one for each choice
     choices_per_prompt: int = 1
+    calls: CallReader | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     def answers(self) -> list[Answer]:
         """An empty answer for each choice."""
-        return [Answer(index, TokenDetails(self.asked), echo) for index, echo in enumerate(self.echoes)]
+        return [Answer(index, TokenDetails(self.asked), echo, self.calls) for index, echo in enumerate(self.echoes)]
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The non-streamed reply; every answer is finished."""
         ends = [answer.finished for answer in answers if answer.finished is not None]
         choices = []
         for answer, end in zip(answers, ends, strict=True):
-            choice = self.choice(answer.index, self.kind.whole("".join(answer.texts)), end)
+            content = self.kind.whole("".join(answer.texts), answer.calls)
+            choice = self.choice(answer.index, content, end, answer.finish_reason)
             choices.append(choice | answer.details.take())
         body = self._body(self.kind.whole_object, choices)
         return body | {"usage": self.usage(ends), "metrics": metrics_of(ends)}
@@ -102,8 +137,10 @@ class Reply:
             "prompt_tokens_details": {"cached_tokens": sum(end.cached_tokens for end in ends)},
         }
 
-    def choice(self, index: int, content: dict[str, Any], end: Finished | None = None) -> dict[str, Any]:
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": end.reason if end else None}
+    def choice(
+        self, index: int, content: dict[str, Any], end: Finished | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
         return choice | ({"stop_reason": end.stop_reason} if end else {})
 
     def chunk(self, choices: Sequence[dict[str, Any]], **extra: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from app.api.messages import Messages
 from app.api.prompts import Prompts
 from app.api.request_model import RequestModel
 from app.api.sessions import SESSION_ID
+from app.api.structured import MAX_TOOLS, NamedTool, ResponseFormat, ToolChoice, ToolDefinition
 from app.api.validation import refused
 from app.engine.request import DrafterName
 
@@ -142,6 +143,7 @@ class GenerationBody(RequestModel):
         pattern=SESSION_ID,
         description="Name of a conversation: a turn that goes on with it reads only what is new. Also as header X-Session-Id",
     )
+    response_format: ResponseFormat | None = Field(None, description="What the answer must look like")
     stream: bool = False
     stream_options: StreamOptions | None = Field(None, description="Only with stream: true")
     speculative: Speculative = Field(default_factory=Speculative)
@@ -157,6 +159,23 @@ class GenerationBody(RequestModel):
         if self.budget is not None and self.min_tokens > self.budget:
             raise refused("must not be more than the tokens to generate at most", "min_tokens")
         return self
+
+    @model_validator(mode="after")
+    def _formats_end(self) -> GenerationBody:
+        if self.ignore_eos and self.answer_schema is not None:
+            raise refused("cannot go with a `response_format` of JSON, which has an end", "ignore_eos")
+        return self
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        """The schema an answer must match; None: it is free text."""
+        return None if self.response_format is None else self.response_format.answer_schema
+
+    @property
+    def answer_schema_path(self) -> str:
+        """Where the schema stands in the request."""
+        given = self.response_format is not None and self.response_format.json_schema is not None
+        return "response_format.json_schema.schema" if given else "response_format"
 
     @property
     def wants_logprobs(self) -> bool:
@@ -197,11 +216,32 @@ class CompletionBody(GenerationBody):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions. Without a budget it generates up to the end of the context."""
 
+    ignored = IGNORED - {"parallel_tool_calls"}
     no_effect = CHAT_NO_EFFECT
 
     messages: Messages = Field(min_length=1, description=f"At most {MAX_MESSAGES}")
     logprobs: bool = Field(False, description="Report the log-probability of each token")
     top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS, description="Likeliest tokens to report at each place")
+
+    tools: Annotated[list[ToolDefinition], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(
+        [], description="Functions that the model may call"
+    )
+    tool_choice: ToolChoice = Field("auto", description="Whether the model may call, must call, or must call this one")
+    parallel_tool_calls: bool = Field(True, description="Whether one answer may make several calls")
+
+    @model_validator(mode="after")
+    def _tools_exist(self) -> ChatBody:
+        names = [tool.function.name for tool in self.tools]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise refused("is the name of an earlier tool too", f"tools.{place}.function.name")
+        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.name not in names:
+            raise refused("must be the name of one of the tools", "tool_choice.function.name")
+        if self.tool_choice == "required" and not names:
+            raise refused("needs `tools`", "tool_choice")
+        if self.ignore_eos and names and self.tool_choice not in ("none", "auto"):
+            raise refused("cannot go with calls that must be made, which have an end", "ignore_eos")
+        return self
 
     @model_validator(mode="after")
     def _top_of_something(self) -> ChatBody:

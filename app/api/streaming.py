@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.disconnect import run_until_gone
 from app.api.errors import ApiError, as_api_error
 from app.api.generations import Generations
-from app.api.replies import ROLE_DELTA, Answer, Reply, dump, metrics_of
+from app.api.replies import ROLE_DELTA, Answer, Reply, calls_delta, dump, metrics_of
 from app.engine.errors import EngineError
 from app.engine.events import Delta, Finished
 
@@ -97,7 +97,13 @@ class _Chunks:
             chunks.append(reply.chunk([reply.choice(index, ROLE_DELTA)], **self._extra))
         if isinstance(event, Finished):
             self.ends.append(event)
-            choice = reply.choice(index, reply.kind.part(_text(answer, event)), event) | answer.details.take(tree=True)
+            text = _text(answer, event)
+            if answer.calls:
+                parts = [*([reply.kind.part(text)] if text else []), calls_delta(answer.calls)]
+                chunks += [reply.chunk([reply.choice(index, part)], **self._extra) for part in parts]
+                text = ""
+            choice = reply.choice(index, reply.kind.part(text), event, answer.finish_reason)
+            choice |= answer.details.take(tree=True)
             metrics = {"metrics": metrics_of(self.ends)} if last else {}
             chunks.append(reply.chunk([choice], **self._extra, **metrics))
             return chunks

@@ -11,7 +11,9 @@ from app.engine.draft_model import Chain, DraftCache, DraftModel
 from app.engine.hybrid import Proposal, depth_chances, merge
 from app.engine.session import Session
 from racer.budget import CostCurve, share_budget
-from racer.tree import DraftTree
+from racer.tree import DraftTree, Source
+
+FORCED = 0.99  # chance of a token that a grammar forces: an end may come before it
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ class Drafting:
         if controlled and curve is not None:
             floor = curve.floor(len(sessions), max(sessions[index].budget for index in controlled))
         self._drafted = 0.0
-        drafts = [Draft(Proposal(_own_tree(session, floor if session.controlled else 0.0))) for session in sessions]
+        drafts = [Draft(_own_proposal(session, floor if session.controlled else 0.0)) for session in sessions]
         able = [index for index, session in enumerate(sessions) if _readable(session) is not None]
         if self._model is not None and able:
             pace = None
@@ -153,6 +155,17 @@ class Drafting:
 def _readable(session: Session) -> DraftCache | None:
     """The session's draft cache, where the draft model can be asked."""
     return session.draft if session.draft is not None and session.draft.slab is not None and session.max_depth > 0 else None
+
+
+def _own_proposal(session: Session, floor: float) -> Proposal:
+    """The drafter's tree, and what a grammar forces. Where a draft model writes a chain, that is the one chain there is."""
+    own = _own_tree(session, floor)
+    if session.rules is None or session.budget == 1 or _readable(session) is not None:
+        return Proposal(own)
+    forced = session.rules.forced()[: min(session.budget - 1, session.max_depth)]
+    if not forced:
+        return Proposal(own)
+    return merge(own, forced, [FORCED] * len(forced), Source.GRAMMAR).first(session.budget)
 
 
 def _own_tree(session: Session, floor: float) -> DraftTree:

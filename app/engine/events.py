@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 from racer.tree import DraftTree
 
 FinishReason = Literal["stop", "length", "cancelled"]
-SourceName = Literal["retrieval", "copy_logit", "draft_model", "target"]
-SOURCE_NAMES: tuple[SourceName, ...] = ("retrieval", "copy_logit", "draft_model", "target")
+SourceName = Literal["retrieval", "copy_logit", "draft_model", "target", "grammar"]
+SOURCE_NAMES: tuple[SourceName, ...] = ("retrieval", "copy_logit", "draft_model", "target", "grammar")
 PHASES = ("draft", "forward", "walk", "commit", "learn")
 
 

@@ -43,10 +43,10 @@ class Proposal:
         return verified, kept, tokens[len(kept) - 1]
 
 
-def merge(own: DraftTree, tokens: Sequence[int], chances: Sequence[float]) -> Proposal:
-    """One tree of both, in falling order of estimated acceptance; a node that both propose exists once.
+def merge(own: DraftTree, tokens: Sequence[int], chances: Sequence[float], source: Source = Source.DRAFT_MODEL) -> Proposal:
+    """One tree of a drafter's own and a chain, in falling order of estimated acceptance; a node that both hold exists once.
 
-    What the draft model says of its token is believed, and the siblings share what that leaves.
+    What the source of the chain says of its token is believed, and the siblings share what that leaves.
     """
     n = len(own)
     parents = own.parents.astype(np.int64)
@@ -78,13 +78,13 @@ def merge(own: DraftTree, tokens: Sequence[int], chances: Sequence[float]) -> Pr
     order = np.lexsort((depth, -confidence))  # a parent stands before its children, also among equals
     place_of = np.empty(len(order), np.int64)
     place_of[order] = np.arange(len(order))
-    source = np.concatenate([own.source, np.full(len(added), Source.DRAFT_MODEL, np.uint8)])
+    sources = np.concatenate([own.source, np.full(len(added), source, np.uint8)])
     new_parents = np.where(parents[order] < 0, -1, place_of[parents[order]])
     tree = DraftTree(
         np.concatenate([own.tokens, np.asarray(more_tokens, np.int64)])[order],
         new_parents.astype(np.int32),
         depth[order],
-        source[order],
+        sources[order],
         confidence[order],
     )
     return Proposal(tree, np.where(order < n, order, -1))

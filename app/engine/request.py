@@ -25,6 +25,9 @@ class Matcher(Protocol):
     def accept(self, tokens: Sequence[int]) -> None:
         """These tokens are emitted."""
 
+    def forced(self) -> list[int]:
+        """The only tokens that may come after the accepted ones, as far as there is no choice."""
+
 
 class Grammar(Protocol):
     """What an answer must match."""

@@ -73,6 +73,10 @@ class TokenRules:
         if self._matcher is not None:
             self._matcher.accept(tokens)
 
+    def forced(self) -> list[int]:
+        """The only tokens that the grammar lets come next, one after the other."""
+        return self._matcher.forced() if self._matcher is not None else []
+
     def forbids(self, token: int) -> bool:
         """Whether a token may not stand where `apply` was last asked."""
         return token in self._banned or (self._allowed is not None and not self._allowed[token])
@@ -89,7 +93,7 @@ class TokenRules:
 
     def _allowed_after(self, path: Sequence[int], vocab_size: int) -> np.ndarray | None:
         """bool [vocabulary]; None where everything is allowed. A grammar that can only end is not kept from it."""
-        allowed = self._matcher.allowed(path) if self._matcher is not None else None
+        allowed = self._matcher.allowed(path)[:vocab_size] if self._matcher is not None else None
         if self._emitted + len(path) >= self._min_tokens:
             return allowed
         longer = np.ones(vocab_size, np.bool_) if allowed is None else allowed.copy()

@@ -36,6 +36,11 @@ class ChatTemplate:
     def present(self) -> bool:
         return bool(self._source)
 
+    @property
+    def with_tools(self) -> str:
+        """The source of the template that renders tools."""
+        return self._tool_use
+
     def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> str:
         """The prompt text, ready for the assistant's answer. Raises ChatTemplateError, never with words of the user's."""
         if not self.present:

@@ -7,7 +7,9 @@ from typing import Any
 
 from app.text.chat import ChatTemplate
 from app.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from app.text.grammar import GrammarCompiler
 from app.text.pieces import piece_table
+from app.text.tool_calls import CallFormat, call_format
 
 
 class TextCodec:
@@ -21,6 +23,7 @@ class TextCodec:
     eos_ids: frozenset[int]
     special_ids: frozenset[int]  # control tokens: never shown
     has_chat_template: bool
+    grammars: GrammarCompiler
 
     def __init__(self, tokenizer: Any, eos_ids: frozenset[int], chat_template: str | None = None) -> None:
         self.tokenizer = tokenizer
@@ -38,6 +41,7 @@ class TextCodec:
         self.has_chat_template = self._chat.present
         self._shown = piece_table(self._backend, skip=self.special_ids)
         self._all = piece_table(self._backend, skip=frozenset())
+        self.grammars = GrammarCompiler(self)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; with add_special_tokens also what the tokenizer puts around a text (BOS). Raises ValueError."""
@@ -57,6 +61,10 @@ class TextCodec:
     def render_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> str:
         """The prompt text the template makes of the messages, up to where the answer starts. Raises ChatTemplateError."""
         return self._chat.render(messages, tools)
+
+    def call_format(self) -> CallFormat:
+        """How the model writes tool calls, after its template. Raises ChatTemplateError for a format that is not read here."""
+        return call_format(self._chat.with_tools, self._control_id)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text, without clean-up of spaces. Bytes that are not UTF-8 are U+FFFD, unknown ids nothing."""
@@ -78,6 +86,15 @@ class TextCodec:
         if self._shown is not None:
             return ByteDetokenizer(self._shown, prompt_tail)
         return WindowDetokenizer(self._decode_all, self.special_ids, prompt_tail)
+
+    def vocabulary_bytes(self) -> list[bytes] | None:
+        """The bytes every id below vocab_size stands for, control tokens by their names; None for a decoder that does more
+        than joining bytes."""
+        return None if self._all is None else [self._all.piece(token_id) for token_id in range(self.vocab_size)]
+
+    def _control_id(self, name: str) -> int | None:
+        token_id = self._backend.token_to_id(name)
+        return token_id if token_id in self.special_ids else None
 
     def _decode_all(self, ids: list[int]) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=False))

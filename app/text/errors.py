@@ -12,3 +12,7 @@ class ChatTemplateError(ValueError):
     def __init__(self, message: str, param: str = "messages") -> None:
         super().__init__(message)
         self.param = param
+
+
+class GrammarError(ValueError):
+    """A grammar that cannot be compiled, or not followed any further. The message can be shown to a user."""

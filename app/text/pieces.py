@@ -29,7 +29,7 @@ class PieceTable:
     def __init__(self, backend: Any, byte_level: bool, first_space: FirstSpace, replacement: str, skip: frozenset[int]) -> None:
         self._backend = backend
         self._byte_level = byte_level
-        self._replacement = replacement  # stands for a space in a SentencePiece vocabulary
+        self._replacement = replacement  # stands for a space in a SentencePiece vocabulary; "": tokens are plain text
         self._first_space = first_space
         self._known: dict[int, bytes] = dict.fromkeys(skip, b"")
 
@@ -63,6 +63,8 @@ class PieceTable:
                 return bytes(_ALPHABET[character] for character in token)
             except KeyError:  # an added token that is not written in the byte alphabet
                 return token.encode()
+        if not self._replacement:
+            return token.encode()
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             try:
                 return bytes.fromhex(token[3:5])
@@ -82,6 +84,8 @@ def piece_table(backend: Any, skip: frozenset[int]) -> PieceTable | None:
     if kinds == ["Metaspace"]:
         first: FirstSpace = "keep" if steps[0].get("prepend_scheme") == "never" else "strip_all"
         return PieceTable(backend, False, first, steps[0]["replacement"], skip)
+    if kinds == ["Fuse"]:
+        return PieceTable(backend, False, "keep", "", skip)
     if kinds[:3] == ["Replace", "ByteFallback", "Fuse"] and steps[0]["content"] == " " and "String" in steps[0]["pattern"]:
         if steps[3:] == []:
             return PieceTable(backend, False, "keep", steps[0]["pattern"]["String"], skip)

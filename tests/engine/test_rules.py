@@ -129,6 +129,9 @@ class Fixed:
         def accept(self, tokens) -> None:
             self.accepted += len(tokens)
 
+        def forced(self) -> list[int]:
+            return []
+
 
 @pytest.mark.parametrize("sampling", [SamplingParams(0.0), SamplingParams(1.0, seed=2)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("ignore_eos", [False, True])

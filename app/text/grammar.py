@@ -1,0 +1,243 @@
+"""Grammars that an answer must follow: which tokens may come next, at any node of a draft tree."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from app.text.errors import GrammarError
+from app.text.schema_errors import NO_WAY_ON, check_bounds, explain
+
+# JSON with one space after commas and colons and no other white space: free white space would let a model write it for ever.
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+KEPT = 64  # compiled grammars
+PROBE_STEPS = 16
+# What one grammar may cost: fuel is work of the lexer, about 14,000 units a millisecond; a state takes 1 to 2 KB.
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000,
+    step_lexer_fuel=100_000,
+    step_max_items=50_000,
+    max_lexer_states=40_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+Mask = npt.NDArray[np.bool_]
+
+
+class Vocabulary(Protocol):
+    """What a grammar must know of a tokenizer."""
+
+    vocab_size: int
+    eos_ids: frozenset[int]
+    special_ids: frozenset[int]
+
+    def vocabulary_bytes(self) -> list[bytes] | None:
+        """The bytes of every id, control tokens by their names; None where tokens do not stand for bytes."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+
+
+class Grammar:
+    """A compiled grammar, for any number of answers."""
+
+    def __init__(self, parser: LLMatcher, vocab_size: int, eos_ids: frozenset[int]) -> None:
+        self._parser, self._vocab_size, self._eos_ids = parser, vocab_size, eos_ids
+
+    def matcher(self) -> Matcher:
+        """The state of one answer, at its beginning."""
+        return Matcher(self._parser.deep_copy(), self._vocab_size, self._eos_ids)
+
+
+class Matcher:
+    """How far one answer has come in its grammar. For one thread at a time."""
+
+    def __init__(self, parser: LLMatcher, vocab_size: int, eos_ids: frozenset[int]) -> None:
+        self._parser, self._vocab_size, self._eos_ids = parser, vocab_size, eos_ids
+        self._ahead: list[int] = []  # tokens the parser has read beyond the accepted ones
+        self._over = False  # an EOS was accepted
+        self._asked: list[int] | None = None  # the path of the last mask
+        self._mask: Mask = np.zeros(0, np.bool_)
+
+    def allowed(self, path: Sequence[int]) -> Mask:
+        """bool [vocab_size], not to be written to: what may come after the accepted tokens and then those of `path`.
+
+        The path need not be accepted later. After an EOS only EOS may come. Raises GrammarError where the grammar leaves
+        nothing that the vocabulary could say, or has become too complex; ValueError for a path that it does not allow.
+        """
+        before_end = list(takewhile(lambda token: token not in self._eos_ids, path))
+        if self._over or len(before_end) < len(path):
+            return self._only_eos()
+        if before_end != self._asked:
+            self._asked = None
+            self._move(before_end)
+            self._mask = self._read_mask()
+            self._asked = before_end
+        return self._mask
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """These tokens are part of the answer. Raises ValueError where the grammar does not allow them."""
+        before_end = list(takewhile(lambda token: token not in self._eos_ids, tokens))
+        if self._over:
+            return
+        self._asked = None
+        self._move(before_end)
+        self._ahead.clear()
+        self._over = len(before_end) < len(tokens)
+
+    def forced(self) -> list[int]:
+        """The only tokens that may come after the accepted ones, one after the other, as far as that is known."""
+        if self._over:
+            return []
+        self._asked = None
+        self._move([])
+        forced = self._parser.compute_ff_tokens()
+        self._check()
+        return forced
+
+    def _move(self, path: list[int]) -> None:
+        """Have the parser stand behind `path`: paths are asked for one token longer each time, so little is read again."""
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._ahead, path, strict=False)))
+        if shared < len(self._ahead):
+            self._parser.rollback(len(self._ahead) - shared)
+            del self._ahead[shared:]
+        rest = path[shared:]
+        if not rest:
+            return
+        read = self._parser.try_consume_tokens(rest)
+        self._ahead.extend(rest[:read])
+        self._check()
+        if read < len(rest):
+            raise ValueError("the grammar does not allow this token")
+
+    def _read_mask(self) -> Mask:
+        bits = np.frombuffer(self._parser.compute_bitmask(), np.uint8)
+        self._check()
+        mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        some = int(np.argmax(mask))
+        # where the vocabulary cannot spell what must come now, the mask is that of what comes after it
+        if not mask[some] or (some not in self._eos_ids and self._parser.validate_tokens([some]) == 0):
+            raise GrammarError(explain(NO_WAY_ON))
+        return mask
+
+    def _check(self) -> None:
+        if self._parser.is_error():
+            raise GrammarError(explain(self._parser.get_error()))
+
+    def _only_eos(self) -> Mask:
+        mask = np.zeros(self._vocab_size, np.bool_)
+        mask[list(self._eos_ids)] = True
+        return mask
+
+
+class GrammarCompiler:
+    """Grammars for one vocabulary. Thread-safe; what it compiled last is kept."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._eos_ids = frozenset(token for token in vocabulary.eos_ids if token < vocabulary.vocab_size)
+        self._tokenizer: LLTokenizer | None = None
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def json_object(self) -> Grammar:
+        """Any JSON object."""
+        return self.json_schema({"type": "object"})
+
+    def json_schema(self, schema: Mapping[str, Any]) -> Grammar:
+        """JSON that a schema admits. Raises GrammarError, which says what in the schema is the matter."""
+        check_bounds(schema)
+        return self._compile(LLMatcher.grammar_from_json_schema(json_text(schema)))
+
+    def lark(self, text: str) -> Grammar:
+        """A grammar in llguidance's dialect of Lark; schemas in it must have passed `embedded`. Raises GrammarError."""
+        return self._compile(LLMatcher.grammar_from_lark(text))
+
+    def embedded(self, schema: Mapping[str, Any]) -> str:
+        """A schema as a part of a Lark rule. Raises GrammarError, as json_schema."""
+        self.json_schema(schema)
+        return f"%json {json_text(schema)}"
+
+    def _compile(self, source: str) -> Grammar:
+        with self._lock:
+            if source in self._kept:
+                self._kept.move_to_end(source)
+                return self._kept[source]
+            if self._tokenizer is None:
+                self._tokenizer = self._new_tokenizer()
+            tokenizer = self._tokenizer
+        parser = LLMatcher(tokenizer, source, log_level=0, limits=LIMITS)
+        if parser.is_error():
+            raise GrammarError(explain(parser.get_error()))
+        grammar = Grammar(parser, self._vocabulary.vocab_size, self._eos_ids)
+        self._probe(grammar)
+        with self._lock:
+            self._kept[source] = grammar
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return grammar
+
+    def _probe(self, grammar: Grammar) -> None:
+        """Write a few tokens: a schema that refers to itself without end, or that is too much to follow, shows here."""
+        matcher = grammar.matcher()
+        eos = list(self._eos_ids)
+        for _ in range(PROBE_STEPS):
+            allowed = matcher.allowed(()).copy()
+            allowed[eos] = False
+            if not allowed.any():
+                return
+            matcher.accept([int(np.argmax(allowed))])
+
+    def _new_tokenizer(self) -> LLTokenizer:
+        pieces = self._vocabulary.vocabulary_bytes()
+        if pieces is None:
+            raise GrammarError("This model's tokenizer does not tell which bytes a token stands for: no schema can be kept to.")
+        speller = TokenizerWrapper(_Speller(self._vocabulary, pieces))
+        return LLTokenizer(speller, n_vocab=len(pieces), eos_token=sorted(self._eos_ids))
+
+
+def json_text(schema: Mapping[str, Any]) -> str:
+    """The schema with our own style of JSON, which takes the place of any options inside it."""
+    return json.dumps({**schema, "x-guidance": JSON_STYLE}, ensure_ascii=False)
+
+
+class _Speller:
+    """The tokenizer as llguidance wants it: called with the bytes that a grammar forces, to spell them as the model would."""
+
+    def __init__(self, vocabulary: Vocabulary, pieces: list[bytes]) -> None:
+        self._vocabulary = vocabulary
+        self.eos_token_id = min(vocabulary.eos_ids, default=0)
+        self.bos_token_id = None
+        self.tokens = pieces
+        self.special_token_ids = sorted(vocabulary.special_ids)
+        self._ids = {piece: token for token, piece in enumerate(pieces) if piece and token not in vocabulary.special_ids}
+        self._longest = max(map(len, self._ids), default=0)
+
+    def __call__(self, text: bytes) -> list[int]:
+        try:
+            ids = self._vocabulary.encode(text.decode(), add_special_tokens=False)
+        except ValueError:
+            ids = []
+        # Some tokenizers put a space before every text, and an unknown token for what they cannot write.
+        if b"".join(self.tokens[token] for token in ids) == text:
+            return ids
+        return self._greedy(text)
+
+    def _greedy(self, text: bytes) -> list[int]:
+        """The longest token each time, as far as there is one."""
+        ids, place = [], 0
+        while place < len(text):
+            ends = range(min(len(text), place + self._longest), place, -1)
+            end = next((end for end in ends if text[place:end] in self._ids), None)
+            if end is None:
+                break
+            ids.append(self._ids[text[place:end]])
+            place = end
+        return ids

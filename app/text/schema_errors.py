@@ -1,0 +1,68 @@
+"""What is wrong with a JSON schema, in words that hold nothing of the user's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.text.errors import GrammarError
+
+MAX_SCHEMA = 128 * 1024  # characters of JSON
+MAX_NESTING = 100  # objects and arrays inside each other
+_KEYWORD = re.compile(r"\$?[A-Za-z]{1,40}")
+NO_WAY_ON = "NoExtension"  # in a message of the library: the grammar goes on, and no token fits
+_BOUND = r"\w{1,40} \([\d.e+-]{1,30}\)"
+_COMPLEX = "is too large or too complex to follow."
+
+
+def _unimplemented(found: re.Match[str]) -> str:
+    names = [name for name in re.findall(r'"((?:[^"\\]|\\.)*)"', found[1]) if _KEYWORD.fullmatch(name)]
+    return f"uses keywords that are not supported: {', '.join(names[:8])}." if names else "uses unknown keywords."
+
+
+# The library's messages -> ours. The first that is found counts; groups are keywords, numbers and its own words.
+_PROBLEMS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (NO_WAY_ON, "leaves nothing that this model's vocabulary could say, or refers to itself without end."),
+    (r"Unimplemented keys: (\[.*\])", _unimplemented),
+    (r"(?s)regex parse error:.*\nerror: ([a-z ,-]{1,120})", r"has a pattern that is not supported: \1."),
+    (r"(?i)regex", "has a pattern that cannot be used."),
+    (rf"Unsatisfiable schema: ({_BOUND} is greater than {_BOUND})", r"admits no value: \1."),
+    (r"Unsatisfiable schema", "admits no value."),
+    (r"^(Pointer|Resource) ", "has a $ref that does not point to a place in it."),
+    (r"Unknown format", "has a format that is not supported."),
+    (r"Invalid type", "has a type that JSON does not know."),
+    (r"oneOf constraints", "has a oneOf whose branches cannot be told apart; use anyOf."),
+    (r"^(\w{1,40}) must be ([a-z ]{1,40})", r"is not valid: \1 must be \2."),
+    (r"^Expected ([a-z ]{1,40}) for '(\w{1,40})'", r"is not valid: \2 must be a \1."),
+    (r"recursion limit", f"nests deeper than {MAX_NESTING} levels."),
+    (r"(?i)too (large|many|complex|big)|limit|fuel|max is", _COMPLEX),
+)
+
+
+def explain(message: str) -> str:
+    """A sentence about the schema, for a message of the grammar library."""
+    for pattern, text in _PROBLEMS:
+        found = re.search(pattern, message)
+        if found is not None:
+            return f"The schema {found.expand(text) if isinstance(text, str) else text(found)}"
+    return "The schema is not a schema that this server can follow."
+
+
+def check_bounds(schema: Mapping[str, Any]) -> None:
+    """Raises GrammarError for a schema that is too large or too deep to be compiled."""
+    level: list[Any] = [schema]
+    for _ in range(MAX_NESTING):
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            break
+    else:
+        raise GrammarError(f"The schema nests deeper than {MAX_NESTING} levels.")
+    if len(json.dumps(schema, ensure_ascii=False)) > MAX_SCHEMA:
+        raise GrammarError(f"The schema is larger than {MAX_SCHEMA} characters.")
+
+
+def _inside(value: Any) -> list[Any]:
+    members = value.values() if isinstance(value, Mapping) else value
+    return [member for member in members if isinstance(member, Mapping | list)]

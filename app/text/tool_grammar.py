@@ -1,0 +1,104 @@
+"""Tool calls that the model must write: a grammar in its own format, with each tool's parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.text.errors import GrammarError
+from app.text.grammar import Grammar, GrammarCompiler
+from app.text.tool_calls import CLOSE, OPEN, CallFormat
+
+MAX_CALLS = 16  # of one answer that must call: a model that finds no end is given one
+_ANY_TEXT = r"/(.|\n)*/"
+_NO_JSON = r"/\s*([^{\[\s](.|\n)*)?/"  # what may not be the beginning of a bare call
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call. parameters: JSON schema of an object; None: it takes none."""
+
+    name: str
+    parameters: Mapping[str, Any] | None = None
+    strict: bool = False  # arguments that break the schema are not acceptable
+
+
+class ToolSchemaError(GrammarError):
+    """The parameters of a strict tool cannot be kept to. tool: its name."""
+
+    def __init__(self, message: str, tool: str) -> None:
+        super().__init__(message)
+        self.tool = tool
+
+
+def call_grammar(
+    compiler: GrammarCompiler,
+    form: CallFormat,
+    tools: Sequence[Tool],
+    *,
+    required: bool,
+    most: int = MAX_CALLS,
+    content: Mapping[str, Any] | None = None,
+) -> Grammar:
+    """A grammar of answers with calls.
+
+    required: at least one call and nothing else, at most `most`. Otherwise the answer may be content too: any text, in which a
+    call is held to its schema once it has begun, or where `content` is a schema, JSON of it in place of calls.
+    Raises ToolSchemaError for the parameters of a strict tool, GrammarError for `content`.
+    """
+    calls = [f"call_{place}" for place in range(len(tools))]
+    rules = [f"call: {' | '.join(calls)}"]
+    rules += [f"{name}: {_object(compiler, form, tool)}" for name, tool in zip(calls, tools, strict=True)]
+    rules += _several(form, most)
+    if required:
+        rules.append("start: calls")
+    elif content is not None:
+        rules += [f"answer: {compiler.embedded(content)}", "start: calls | answer"]
+    elif form.style == "tagged" and form.marks[0] is None:
+        end = _text("\n" + CLOSE)
+        more = "" if most == 1 else f'(again "\\n" call {end})*'
+        rules += [f"begun[lazy]: {_NO_JSON} {_text(OPEN)}", f"again[lazy]: {_ANY_TEXT} {_text(OPEN)}"]
+        rules += [f"FREE: {_NO_JSON}", f"TEXT: {_ANY_TEXT}", "rest: TEXT"]
+        rules.append(f'start: call | FREE | begun "\\n" call {end} {more} rest')
+    else:
+        rules += [f"TEXT: {_NO_JSON}", "start: calls | TEXT"]
+    return compiler.lark("\n".join(rules))
+
+
+def _several(form: CallFormat, most: int) -> list[str]:
+    """The rule `calls`: one to `most` of them."""
+    opening, closing = form.marks
+    more = f"{{0,{most - 1}}}"
+    if form.style == "tagged":
+        begin = _text(OPEN) if opening is None else f"<[{opening}]>"
+        end = _text(CLOSE) if closing is None else f"<[{closing}]>"
+        one = f"one: {begin} {_text(chr(10))} call {_text(chr(10))} {end}"
+        return [one, "calls: one" if most == 1 else f"calls: one ({_text(chr(10))} one){more}"]
+    if form.style == "listed":
+        begin = "" if opening is None else f"<[{opening}]>"
+        inner = "call" if most == 1 else f'call (", " call){more}'
+        return [f"calls: {begin} {_text(form.separator + '[')} {inner} {_text(']')}"]
+    return ["calls: call"]
+
+
+def _object(compiler: GrammarCompiler, form: CallFormat, tool: Tool) -> str:
+    head = f'{{"name": {json.dumps(tool.name)}, "{form.arguments}": '
+    try:
+        arguments = compiler.embedded(_parameters(tool))
+    except GrammarError as error:
+        if tool.strict:
+            raise ToolSchemaError(str(error), tool.name) from None
+        arguments = compiler.embedded({"type": "object"})
+    return f"{_text(head)} {arguments} {_text('}')}"
+
+
+def _parameters(tool: Tool) -> Mapping[str, Any]:
+    if tool.parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "object", **tool.parameters}
+
+
+def _text(literal: str) -> str:
+    return json.dumps(literal, ensure_ascii=False)
