@@ -26,7 +26,7 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
 CONTEXT = 256  # tokens of committed context while measuring
 ROUNDS = 5
-WARM_UP = 3  # plain steps that are not counted
+OTHER = 8  # rows of the steps that a plain one stands between
 PATIENCE = 20.0  # seconds after which the sizes that are measured must do
 
 
@@ -58,15 +58,15 @@ class ModelMemory:
         _write(self._path, {"curve": list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))})
 
     def load_plain(self) -> float | None:
-        """Seconds of a plain step."""
+        """See measure_plain."""
         try:
-            seconds = float(json.loads(self._plain_path.read_text())["seconds"])
+            share = float(json.loads(self._plain_path.read_text())["share"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return seconds if seconds > 0 else None
+        return share if 0.5 <= share <= 1.0 else None
 
-    def save_plain(self, seconds: float) -> None:
-        _write(self._plain_path, {"seconds": seconds})
+    def save_plain(self, share: float) -> None:
+        _write(self._plain_path, {"share": share})
 
 
 def _write(path: Path, content: object) -> None:
@@ -106,16 +106,21 @@ def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = Non
 
 
 def measure_plain(decoder: Decoder, max_context: int, memory: ModelMemory | None = None) -> float:
-    """Seconds of a plain step among its like. It is cheaper there than between steps of other sizes."""
+    """What a plain step among its like costs, as a share of one between steps of other sizes; 0.5 to 1."""
     kept = memory.load_plain() if memory is not None else None
     if kept is not None:
         return kept
-    cache = _context(decoder, max_context, 1)
-    times = [_one_step(decoder, cache, 1) for _ in range(WARM_UP + ROUNDS)]
-    seconds = min(times[WARM_UP:])
+    cache = _context(decoder, max_context, OTHER)
+    between, among = [], []
+    for _ in range(ROUNDS):  # in turn here too
+        _one_step(decoder, cache, OTHER)
+        between.append(_one_step(decoder, cache, 1))
+        _one_step(decoder, cache, 1)
+        among.append(_one_step(decoder, cache, 1))
+    share = min(1.0, max(0.5, min(among) / min(between)))  # beyond these bounds it is noise
     if memory is not None:
-        memory.save_plain(seconds)
-    return seconds
+        memory.save_plain(share)
+    return share
 
 
 def measure_draft(draft: DraftModel, memory: ModelMemory | None = None) -> CostCurve:

@@ -399,7 +399,7 @@ def _price_steps(decoder: Decoder, fixed: CostCurve | None, max_context: int, me
     """Tell a decoder what its steps cost: as given, or measured and then corrected by every step."""
     decoder.curve = fixed or measure(decoder, max_context, memory)
     decoder.refine = fixed is None
-    decoder.plain = PlainPace(decoder.curve, fixed.at([1])[0] if fixed else measure_plain(decoder, max_context, memory))
+    decoder.plain = PlainPace(decoder.curve, 1.0 if fixed else measure_plain(decoder, max_context, memory))
 
 
 def _check_drafter(config: EngineConfig, drafts: bool) -> None:

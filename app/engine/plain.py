@@ -17,10 +17,11 @@ class PlainPace:
     its T(1), for it was measured between steps of other sizes; plain decoding has none.
     """
 
-    def __init__(self, curve: CostCurve, plain_step: float) -> None:
-        """curve: as measured at start; later corrections of it are not followed. plain_step: seconds of one among its like."""
+    def __init__(self, curve: CostCurve, share: float = 1.0) -> None:
+        """curve: as measured at start; later corrections of it are not followed. share: of T(1), what a plain step among its
+        like costs."""
         self._curve = CostCurve(curve.sizes.tolist(), curve.seconds.tolist())
-        self._alone = plain_step / self._curve.at([1])[0]
+        self._alone = share
         self._taken = self._weight = 0.0
         self._was_plain = False
 

@@ -44,6 +44,8 @@ def _service(status: EngineStatus) -> Iterator[Metric]:
     yield _gauge("num_requests_running", "Generations in the running batch", status.running)
     yield _gauge("num_requests_waiting", "Generations in the queue", status.waiting)
     yield _gauge("kv_cache_usage_ratio", "Share of the KV budget that is reserved, 0 to 1", status.kv_usage_ratio)
+    yield _gauge("conversations", "Conversations kept between their turns", status.conversations)
+    yield _gauge("conversation_kv_rows", "Rows of KV (tokens) that kept conversations hold", status.conversation_rows)
     yield _gauge("ready", "1 while the model answers and new requests are taken", int(status.ready))
     yield _gauge("worker_alive", "1 while the worker thread runs", int(status.alive))
     yield _gauge("worker_heartbeat_age_seconds", "Seconds since the worker last went round its loop", status.heartbeat_age)
@@ -51,7 +53,7 @@ def _service(status: EngineStatus) -> Iterator[Metric]:
 
 
 def _drafting(drafting: DraftingStatus) -> Iterator[Metric]:
-    yield _gauge("sessions", "Sessions that hold drafting state", drafting.sessions)
+    yield _gauge("sessions", "Sessions that hold drafting state, running or kept between turns", drafting.sessions)
     yield _gauge("automaton_nodes", "Nodes of all sessions' n-gram automata", drafting.automaton_nodes)
     yield CounterMetricFamily(
         "racer_automaton_evictions", "Automaton nodes that had to make room", value=drafting.automaton_evictions

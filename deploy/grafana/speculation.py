@@ -259,10 +259,11 @@ def state() -> Row:
         "Drafting state",
         (
             Panel(
-                "Sessions",
-                "Sessions that hold drafting state: an automaton and copy-logit rows.",
+                "Sessions and conversations",
+                "Sessions that hold drafting state (an automaton and copy-logit rows), running or kept between turns; and the "
+                "conversations kept.",
                 "short",
-                (Query(series("sessions"), "{{instance}}"),),
+                (Query(total("sessions"), "sessions"), Query(total("conversations"), "conversations")),
                 width=6,
             ),
             Panel(

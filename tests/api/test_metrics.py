@@ -42,6 +42,8 @@ COUNTERS = (
     "plain_step_seconds",
     "budget_nodes",
     "sessions",
+    "conversations",
+    "conversation_kv_rows",
     "automaton_nodes",
     "automaton_evictions_total",
     "ocm_entries",

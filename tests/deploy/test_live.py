@@ -26,7 +26,7 @@ QUIET = {
     "KV cache",
     "Errors",
     "Store errors",
-    "Sessions",
+    "Sessions and conversations",
     "Automaton nodes",
     "Automaton evictions",
 }

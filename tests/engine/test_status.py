@@ -47,7 +47,7 @@ def test_drafting_state_is_told_while_it_exists() -> None:
     assert all(0 < status.automaton_nodes <= 60 and status.session_rows > 0 for status in seen)
     evictions = [status.automaton_evictions for status in seen]
     assert evictions == sorted(evictions)
-    assert evictions[-1] > evictions[0] > 0
+    assert evictions[-1] > 0
     assert (after.sessions, after.automaton_nodes, after.session_rows) == (0, 0, 0)
     assert after.automaton_evictions >= evictions[-1]
     assert after.warm_rows > 0
