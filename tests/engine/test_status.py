@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from app.engine.request import GenerationRequest, SamplingParams, SpeculationPar
 from racer.budget import CostCurve
 from racer.drafter import RacerConfig
 from tests.tiny import tiny_engine
+from tests.waiting import wait_until
 
 CURVE = ((1, 0.02), (8, 0.021), (64, 0.04))
 SMALL = RacerConfig(automaton_nodes=60)
@@ -79,3 +81,18 @@ def test_an_engine_without_tree_attention_has_no_curve() -> None:
         done = engine.generate(request("none"))
         assert done.finished.completion_tokens == 100 or done.finished.reason == "stop"
         assert engine.status().drafting.step_seconds == ()
+
+
+def test_a_kept_conversation_is_a_session_and_its_evictions_count_once() -> None:
+    with tiny_engine(eos=frozenset(), cost_curve=CURVE, racer=SMALL) as engine:
+        first = replace(request("racer"), conversation="talk")
+        said = engine.generate(first).token_ids
+        wait_until(lambda: engine.status().conversations == 1)
+        after_one = engine.status().drafting
+        engine.generate(replace(first, prompt_ids=(*PROMPT, *said, 9, 9)))
+        wait_until(lambda: engine.status().conversations == 1)
+        after_two = engine.status().drafting
+        (drafter,) = engine._worker.conversations.drafters
+    assert after_one.sessions == after_two.sessions == 1
+    assert after_one.automaton_nodes == 60
+    assert 0 < after_one.automaton_evictions < after_two.automaton_evictions == drafter.state.evictions
