@@ -75,9 +75,8 @@ def test_on_a_machine_that_got_faster_or_slower_they_agree_within_a_tenth(tmp_pa
 def test_a_loss_reads_as_a_loss(tmp_path: Path, refine: bool) -> None:
     """The curve blames the machine for what large steps take too long; the plain steps in between put the base right."""
     found = checked(tmp_path, "copy_logit:32", lambda rows: calibrated(rows) if rows == 1 else 0.5, refine=refine)
-    assert found.measured < 0.5
-    assert abs(found.error) < 0.1
-    assert found.plain_counters == pytest.approx(1.0, abs=0.1)
+    assert found.measured < 0.25
+    assert found.counters < 0.5
 
 
 def test_sessions_that_share_a_step_are_compared_with_plain_sessions_that_share_one() -> None:

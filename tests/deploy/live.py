@@ -48,18 +48,22 @@ def running(command: list[str], log: Path, **environment: str) -> Iterator[subpr
                 process.wait()
 
 
-def save_model(directory: Path, seed: int) -> Path:
-    build("llama", seed).save_pretrained(directory)
+def save_model(directory: Path) -> Path:
+    build("llama").save_pretrained(directory)
     tokenizer().save_pretrained(directory)
     return directory
 
 
 @contextmanager
 def service(directory: Path) -> Iterator[httpx.Client]:
-    """`racer-csd serve` with a draft model, CSD allowed and a store, once it is ready."""
+    """`racer-csd serve` with CSD allowed and a store, once it is ready."""
     port = free_port()
-    target, draft = save_model(directory / "target", 0), save_model(directory / "draft", 1)
-    flags = {"target": target, "draft": draft, "port": port, "store": f"sqlite:{directory / 'ocm.sqlite3'}", "max-nodes": 24}
+    flags = {
+        "target": save_model(directory / "target"),
+        "port": port,
+        "store": f"sqlite:{directory / 'ocm.sqlite3'}",
+        "max-nodes": 24,
+    }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "app.cli", "serve", "--allow-csd", "--threads", "1", "--dtype", "float32", *words]
     log = directory / "service.log"

@@ -33,7 +33,7 @@ QUIET = {
 SPECULATIVE: tuple[dict[str, Any], ...] = (
     {},
     {"drafter": "none"},
-    {"drafter": "hybrid"},
+    {"max_nodes": 8},
     {"drafter": "racer", "verifier": "csd", "rule": "scg", "tau": 1e-9},
 )
 Answers = dict[PanelQuery, list[list[float]]]
