@@ -26,7 +26,6 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
 CONTEXT = 256  # tokens of committed context while measuring
 ROUNDS = 5
-OTHER = 8  # rows of the steps that a plain one stands between
 PATIENCE = 20.0  # seconds after which the sizes that are measured must do
 
 
@@ -43,7 +42,6 @@ class ModelMemory:
         model = f"{type(loaded.model).__name__}-{content.hexdigest()[:16]}-{str(loaded.dtype).removeprefix('torch.')}"
         machine = hashlib.sha256(repr((device, torch.get_num_threads(), torch.__version__)).encode()).hexdigest()[:12]
         self._path = cache / "measured" / f"{model}-{machine}{'-draft' if drafts else ''}.json"
-        self._plain_path = self._path.with_suffix(".plain")
         self.prior_path = cache / "measured" / f"{model}.npz"
 
     def load(self) -> CostCurve | None:
@@ -55,28 +53,14 @@ class ModelMemory:
 
     def save(self, curve: CostCurve) -> None:
         """Keep it; a cache that cannot be written only means measuring again."""
-        _write(self._path, {"curve": list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))})
-
-    def load_plain(self) -> float | None:
-        """See measure_plain."""
+        partial = self._path.with_suffix(f".{time.time_ns()}")
         try:
-            share = float(json.loads(self._plain_path.read_text())["share"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return share if 0.5 <= share <= 1.0 else None
-
-    def save_plain(self, share: float) -> None:
-        _write(self._plain_path, {"share": share})
-
-
-def _write(path: Path, content: object) -> None:
-    partial = path.with_suffix(f".{time.time_ns()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(content))
-        partial.replace(path)
-    except OSError as error:
-        logger.warning("the cost of a step could not be kept: %s", error)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            points = list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
+            partial.write_text(json.dumps({"curve": points}))
+            partial.replace(self._path)
+        except OSError as error:
+            logger.warning("the cost curve could not be kept: %s", error)
 
 
 def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = None, sizes: Sequence[int] = SIZES) -> CostCurve:
@@ -84,7 +68,10 @@ def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = Non
     kept = memory.load() if memory is not None else None
     if kept is not None:
         return kept
-    cache = _context(decoder, max_context, sizes[-1])
+    length = max(1, min(CONTEXT, max_context - 2))
+    cache = decoder.target.open(length + sizes[-1])
+    decoder.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
+    cache.commit(list(range(length)))
     started = time.monotonic()
     times: dict[int, list[float]] = {size: [] for size in sizes}
     for round_number in range(ROUNDS + 1):
@@ -105,37 +92,10 @@ def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = Non
     return curve
 
 
-def measure_plain(decoder: Decoder, max_context: int, memory: ModelMemory | None = None) -> float:
-    """What a plain step among its like costs, as a share of one between steps of other sizes; 0.5 to 1."""
-    kept = memory.load_plain() if memory is not None else None
-    if kept is not None:
-        return kept
-    cache = _context(decoder, max_context, OTHER)
-    between, among = [], []
-    for _ in range(ROUNDS):  # in turn here too
-        _one_step(decoder, cache, OTHER)
-        between.append(_one_step(decoder, cache, 1))
-        _one_step(decoder, cache, 1)
-        among.append(_one_step(decoder, cache, 1))
-    share = min(1.0, max(0.5, min(among) / min(between)))  # beyond these bounds it is noise
-    if memory is not None:
-        memory.save_plain(share)
-    return share
-
-
 def measure_draft(draft: DraftModel, memory: ModelMemory | None = None) -> CostCurve:
     """What a forward of the draft model costs."""
     decoder = Decoder(draft.packed, vocab_size=draft.shared.size, top_k=1, prefill_chunk=draft.prefill_chunk)
     return measure(decoder, draft.max_context, memory, DRAFT_SIZES)
-
-
-def _context(decoder: Decoder, max_context: int, room: int) -> SessionCache:
-    """A session that has read some text, with room for so many rows more."""
-    length = max(1, min(CONTEXT, max_context - 2))
-    cache = decoder.target.open(length + room)
-    decoder.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
-    cache.commit(list(range(length)))
-    return cache
 
 
 def _one_step(decoder: Decoder, cache: SessionCache, size: int) -> float:

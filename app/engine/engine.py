@@ -15,7 +15,7 @@ import torch
 from app.engine.calls import ProgramCalls
 from app.engine.conversations import Conversations
 from app.engine.correction import Corrections, CsdConfig, table_fingerprint
-from app.engine.cost import ModelMemory, measure, measure_draft, measure_plain
+from app.engine.cost import ModelMemory, measure, measure_draft
 from app.engine.decoder import Decoder
 from app.engine.device import choose_threads
 from app.engine.draft_model import DraftModel, build_draft
@@ -399,7 +399,7 @@ def _price_steps(decoder: Decoder, fixed: CostCurve | None, max_context: int, me
     """Tell a decoder what its steps cost: as given, or measured and then corrected by every step."""
     decoder.curve = fixed or measure(decoder, max_context, memory)
     decoder.refine = fixed is None
-    decoder.plain = PlainPace(decoder.curve, 1.0 if fixed else measure_plain(decoder, max_context, memory))
+    decoder.plain = PlainPace(decoder.curve)
 
 
 def _check_drafter(config: EngineConfig, drafts: bool) -> None:

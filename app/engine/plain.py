@@ -17,25 +17,18 @@ class PlainPace:
     The steps tell how much more or less than calibrated they took, and how that goes with their size (least squares over the
     logarithm of rows per session); a plain step is where that line begins. The curve that chooses budgets is of no use here. It
     leaves hiccups out, and it lays what steps take too long to the machine, whatever their size: where large trees turn out
-    dear, plain steps would seem dear too, and the loss a gain. Nor is its T(1) all of it, for it was measured between steps of
-    other sizes; plain decoding has none.
+    dear, plain steps would seem dear too, and the loss a gain.
     """
 
-    def __init__(self, curve: CostCurve, share: float = 1.0) -> None:
-        """curve: as measured at start; later corrections of it are not followed. share: of T(1), what a plain step among its
-        like costs."""
+    def __init__(self, curve: CostCurve) -> None:
+        """curve: as measured at start; later corrections of it are not followed."""
         self._curve = CostCurve(curve.sizes.tolist(), curve.seconds.tolist())
-        self._share = share
-        self._was_plain = False
         self._n = self._x = self._xx = self._y = self._xy = 0.0  # sums over steps; x: size, y: seconds over those calibrated
         self.ratio = 1.0  # seconds of a plain step over what was calibrated
 
     def observe(self, sessions: int, rows: int, seconds: float) -> None:
         """Take in a step that verified so many rows for so many sessions, without the time for drafting."""
-        plain = sessions == rows
-        expected = float(self._curve.table(rows)[rows]) * (self._share if plain and self._was_plain else 1.0)
-        self._was_plain = plain
-        x, y = math.log(rows / sessions), seconds / expected
+        x, y = math.log(rows / sessions), seconds / float(self._curve.table(rows)[rows])
         self._n = self._n * KEPT + 1.0
         self._x = self._x * KEPT + x
         self._xx = self._xx * KEPT + x * x
@@ -52,9 +45,9 @@ class PlainPace:
 
     def seconds(self, sessions: int, tokens: int) -> float:
         """Of plain decoding for so many tokens: its step emits one for each session."""
-        return tokens / sessions * float(self._curve.table(sessions)[sessions]) * self._share * self.ratio
+        return tokens / sessions * float(self._curve.table(sessions)[sessions]) * self.ratio
 
     @property
     def step_seconds(self) -> float:
         """Of a plain step of one session; may be read from any thread."""
-        return self._curve.at([1])[0] * self._share * self.ratio
+        return self._curve.at([1])[0] * self.ratio

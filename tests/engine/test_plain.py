@@ -63,15 +63,3 @@ def test_corrections_of_the_curve_are_not_followed() -> None:
         curve.observe(8, 0.08)
     assert curve.at([1])[0] > 0.04
     assert pace.step_seconds == pytest.approx(0.03)
-
-
-def test_a_plain_step_among_its_like_is_judged_by_the_cost_of_such() -> None:
-    """0.03 between steps of other sizes, 0.025 among its like: both are as calibrated."""
-    pace = PlainPace(CURVE, 2.5 / 3.0)
-    assert pace.step_seconds == pytest.approx(0.025)
-    for _ in range(50):
-        pace.observe(1, 1, 0.03)
-        pace.observe(1, 1, 0.025)
-        pace.observe(1, 8, 0.04)
-    assert pace.ratio == pytest.approx(1.0)
-    assert pace.seconds(1, 10) == pytest.approx(0.25)
