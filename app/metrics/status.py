@@ -16,7 +16,9 @@ from csd.stores.base import ERROR_KINDS
 
 logger = logging.getLogger(__name__)
 
-NOT_LOADED = EngineStatus(running=0, waiting=0, kv_usage_ratio=0.0, heartbeat_age=0.0, alive=False, ready=False)
+NOT_LOADED = EngineStatus(
+    running=0, waiting=0, kv_usage_ratio=0.0, heartbeat_age=0.0, alive=False, ready=False, free_places=0, retry_after=1
+)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

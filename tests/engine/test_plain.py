@@ -48,14 +48,6 @@ def test_a_few_plain_steps_among_large_ones_put_it_right() -> None:
     assert pace.ratio == pytest.approx(2.0, rel=0.1)
 
 
-@given(st.floats(0.3, 5.0), st.permutations(range(2, 33)))
-def test_a_machine_that_got_slower_is_told_by_steps_of_other_sizes(factor: float, rows: list[int]) -> None:
-    pace = PlainPace(CURVE)
-    for n in rows * 8:
-        pace.observe(1, n, factor * CURVE.at([n])[0])
-    assert pace.ratio == pytest.approx(factor, rel=0.1, abs=0.1)
-
-
 def test_corrections_of_the_curve_are_not_followed() -> None:
     curve = CostCurve((1, 8), (0.03, 0.04))
     pace = PlainPace(curve)
