@@ -27,7 +27,7 @@ serve: $(VENV)/.installed
 	exec $(BIN)/racer-csd serve $(ARGS)
 
 test: $(VENV)/.installed
-	tests/system_packages.sh nginx
+	tests/system_packages.sh nginx prometheus
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tests/system_packages.sh chromium chromium-driver
 	$(BIN)/racer-csd fetch smollm2
 	$(BIN)/python -m pytest $(ARGS)

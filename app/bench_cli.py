@@ -135,6 +135,46 @@ def kernels(
         (out / "kernels.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
+@bench.command("gauge", cls=DataCommand)
+def gauge(
+    target: str = typer.Option("smollm2", help="Model to measure"),
+    data: list[Path] = typer.Option([], help="Questions in Spec-Bench's JSON-lines form; several files may follow"),
+    mode: str = typer.Option("auto", help="What the service does: auto, or any other mode of ours"),
+    max_tokens: int = typer.Option(128, min=2, help="Tokens of an answer at most"),
+    limit: int | None = typer.Option(None, min=1, help="Questions, spread over the categories; all where not given"),
+    dtype: str = typer.Option("auto", help="auto, bf16, fp16 or fp32"),
+    device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
+    threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
+) -> None:
+    """Compare the gauge racer_speedup_ratio with the clock; exit code 1 where they differ by more than 10 %."""
+    if not data:
+        raise SettingsError("bench gauge needs questions: give --data FILE")
+    from bench.errors import BenchError
+    from bench.gauge import TOLERANCE, measure
+    from bench.modes import parse_modes
+    from bench.plan import Plan
+
+    try:
+        plan = Plan(
+            target=target,
+            data=tuple(data),
+            modes=parse_modes([mode]),
+            max_tokens=max_tokens,
+            limit=limit,
+            dtype=dtype,
+            device=device,
+            threads=threads,
+        )
+        checked = measure(plan)
+    except BenchError as error:
+        raise SettingsError(str(error)) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    typer.echo(checked.describe())
+    if abs(checked.error) > TOLERANCE:
+        raise typer.Exit(1)
+
+
 @bench.command("quality", cls=DataCommand)
 def quality(
     target: str = typer.Option("smollm2", help="Model to measure"),

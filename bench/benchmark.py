@@ -103,7 +103,7 @@ class Benchmark:
         """All modes on all turns; later turns follow plain's answers, so that every mode reads the same. False: too long."""
         answers: list[str] = []
         for turn in range(len(self.turns(question))):
-            prompt = self._prompt(question.turns[: turn + 1], answers)
+            prompt = self.prompt(question.turns[: turn + 1], answers)
             if len(prompt) + self.plan.max_tokens > self.engine.info.max_context:
                 return False
             for place, mode in enumerate(order):
@@ -119,14 +119,14 @@ class Benchmark:
     def _warm_up(self, candidates: Sequence[Question]) -> None:
         """Every mode once, uncounted, on the first question that fits."""
         for question in candidates:
-            prompt = self._prompt(question.turns[:1], [])
+            prompt = self.prompt(question.turns[:1], [])
             tokens = min(WARM_UP_TOKENS, self.plan.max_tokens)
             if len(prompt) + tokens <= self.engine.info.max_context:
                 for mode in self.plan.modes:
                     self._measure(mode, prompt, tokens, tenant="warm-up")
                 return
 
-    def _prompt(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
+    def prompt(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Token ids of a conversation up to the answer to its last turn; plain text where the model has no chat template."""
         if not self._codec.has_chat_template:
             text = "\n\n".join(part for pair in zip(turns, [*answers, ""], strict=True) for part in pair if part)

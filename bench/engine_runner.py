@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.engine.engine import Engine
 from app.engine.events import Delta, Event, Failed, Finished
@@ -14,11 +14,14 @@ from bench.modes import Mode
 from bench.recorder import Recorder
 from bench.result import Measurement
 
+Clock = Callable[[], float]
+
 
 class _Inbox:
     """Keeps the events of one answer with the time of the first; wakes the caller only at the end, so nobody competes."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.tokens: list[int] = []
         self.first_at = 0.0
         self.ended_at = 0.0
@@ -27,10 +30,10 @@ class _Inbox:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Delta):
-            self.first_at = self.first_at or time.perf_counter()
+            self.first_at = self.first_at or self._clock()
             self.tokens.extend(event.token_ids)
             return
-        self.ended_at = time.perf_counter()
+        self.ended_at = self._clock()
         self.end = event
         self.done.set()
 
@@ -38,8 +41,9 @@ class _Inbox:
 class EngineRunner:
     """Answers prompts with one engine, whose observer it becomes."""
 
-    def __init__(self, engine: Engine, *, temperature: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, engine: Engine, *, temperature: float = 0.0, seed: int = 0, clock: Clock = time.perf_counter) -> None:
         self._engine = engine
+        self._clock = clock
         self._sampling = SamplingParams(temperature=temperature, seed=seed)
         self._recorder = Recorder()
         engine.observer = self._recorder
@@ -50,8 +54,8 @@ class EngineRunner:
             tuple(prompt), self._sampling, StopParams(max_tokens=max_tokens), _speculation(mode), tenant=tenant
         )
         self._recorder.reset()
-        inbox = _Inbox()
-        started = time.perf_counter()
+        inbox = _Inbox(self._clock)
+        started = self._clock()
         handle = self._engine.submit(request, inbox)
         try:
             inbox.done.wait()

@@ -11,7 +11,7 @@ from racer.acceptance import Acceptance
 from racer.auto_tree import COLUMNS, DEPTH, HEAP_COLUMNS, MOST, PARENT, SOURCE, TOKEN, Layers, grow, judge
 from racer.automaton import NgramAutomaton, as_tokens
 from racer.copy_logits import CopyLogitTable
-from racer.drafter import RacerConfig, Tokens, _checked_root
+from racer.drafter import DrafterState, RacerConfig, Tokens, _checked_root
 from racer.tree import DraftTree, Float32Array, Int32Array, Int64Array
 
 SESSION_PRIOR = 8.0  # expected hits that a session's own record must outweigh
@@ -128,6 +128,10 @@ class AutoDrafter:
         """How much better or worse than estimated this session's candidates do: retrieved ones, copied ones."""
         ratio = (self._record[:, 1] + SESSION_PRIOR) / (self._record[:, 0] + SESSION_PRIOR)
         return np.clip(ratio, 0.3, 2.0).astype(np.float32)
+
+    @property
+    def state(self) -> DrafterState:
+        return DrafterState(len(self.automaton), self.automaton.evictions, len(self.rows) + len(self.pairs))
 
     @property
     def nbytes(self) -> int:

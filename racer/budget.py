@@ -39,13 +39,21 @@ class CostCurve:
             self._table = self._interpolate(most)
         return self._table[: most + 1]
 
+    def at(self, rows: Sequence[int]) -> list[float]:
+        """T(n) for these n; for onlookers on other threads, since it keeps nothing."""
+        return [float(seconds) for seconds in self._costs(np.asarray(rows))]
+
     def _interpolate(self, most: int) -> np.ndarray:
-        n = np.arange(most + 1)
-        costs = np.interp(n, self.sizes, self.seconds)
-        last, before = self.sizes[-1], self.sizes[-2]
-        slope = max(0.0, (self.seconds[-1] - self.seconds[-2]) / (last - before))
-        costs[n > last] = self.seconds[-1] + slope * (n[n > last] - last)
+        costs = self._costs(np.arange(most + 1))
         costs[0] = 0.0
+        return costs
+
+    def _costs(self, n: np.ndarray) -> np.ndarray:
+        seconds = self.seconds
+        costs: np.ndarray = np.interp(n, self.sizes, seconds)
+        last, before = self.sizes[-1], self.sizes[-2]
+        slope = max(0.0, (seconds[-1] - seconds[-2]) / (last - before))
+        costs[n > last] = seconds[-1] + slope * (n[n > last] - last)
         return costs
 
     def observe(self, rows: int, seconds: float, weight: float = 0.05) -> None:

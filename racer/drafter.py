@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,22 @@ Policy = Literal["auto", "paper", "retrieval", "copy_logit", "last_logit", "half
 MAX_BREADTH = 10
 
 
+class DrafterState(NamedTuple):
+    """What a drafter holds of its session. evictions: automaton nodes that had to make room so far."""
+
+    automaton_nodes: int = 0
+    evictions: int = 0
+    copy_logit_rows: int = 0
+
+
 class Drafter(Protocol):
     """The per-session state of a drafting method. learns: whether `learn` has any use for the target's rows."""
 
     learns: bool
+
+    @property
+    def state(self) -> DrafterState:
+        """Its size; may be read from any thread."""
 
     def observe(self, tokens: Tokens) -> None:
         """Take in tokens [m] of the session, prompt or output; the last one is the next root."""
@@ -81,6 +93,7 @@ class NullDrafter:
     """Proposes nothing: plain decoding."""
 
     learns = False
+    state = DrafterState()
 
     def __init__(self) -> None:
         self._root = -1
@@ -193,6 +206,10 @@ class RacerDrafter:
         if self.config.policy == "retrieval":
             return False
         return self.config.policy != "fallback" or count == 1
+
+    @property
+    def state(self) -> DrafterState:
+        return DrafterState(len(self.automaton), self.automaton.evictions, len(self.table))
 
     @property
     def nbytes(self) -> int:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numba import njit
 
 from racer.automaton import MAX_TOKEN, as_tokens
-from racer.drafter import Tokens
+from racer.drafter import DrafterState, Tokens
 from racer.tree import DraftTree, Int64Array, Source
 
 FIRST_ROOM = 1024  # tokens
@@ -45,6 +45,7 @@ class PldDrafter:
     """
 
     learns = False
+    state = DrafterState()
 
     def __init__(self, max_ngram: int = 3, copy: int = 10) -> None:
         if max_ngram < 1 or copy < 1:

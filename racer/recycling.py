@@ -12,7 +12,7 @@ from numba import njit
 from racer import workspace as ws
 from racer.automaton import MAX_TOKEN
 from racer.copy_logits import CopyLogitTable
-from racer.drafter import Tokens
+from racer.drafter import DrafterState, Tokens
 from racer.hashing import find
 from racer.tree import DraftTree, Float32Array, Int32Array, Int64Array, Source
 from racer.workspace import Workspace, graft, plant
@@ -159,6 +159,10 @@ class RecyclingDrafter:
 
     def judge(self, verified: int, path: Sequence[int], truth: int) -> None:
         pass
+
+    @property
+    def state(self) -> DrafterState:
+        return DrafterState(copy_logit_rows=len(self.table))
 
     @property
     def nbytes(self) -> int:

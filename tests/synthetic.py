@@ -200,7 +200,7 @@ class SyntheticEngine:
                 self._observe("prefilled", len(session.request.prompt_ids))
                 self._observe("first_token", time.monotonic() - session.started)
                 session.advance(0)
-        kept, sources, drafted = [], Counter[str](), 0
+        kept, budgets, sources, drafted = list[int](), list[int](), Counter[str](), 0
         for session in stepping:
             draft = min(session.nodes - 1, session.budget - session.emitted)
             run = 0
@@ -215,14 +215,29 @@ class SyntheticEngine:
             kept.append(emitted - 1)
             sources += names
             drafted += draft
+            budgets.append(1 + draft)
         if stepping:
-            phases = {"forward": 0.001}
-            self._observe(
-                "step", StepRecord(len(kept), len(kept), drafted + len(kept), drafted, tuple(kept), dict(sources), phases)
-            )
+            self._observe("step", self._record(kept, drafted, budgets, sources))
         for session in running:
             if session.reason is not None:
                 self._end(session)
+
+    @staticmethod
+    def _record(kept: list[int], drafted: int, budgets: list[int], sources: Counter[str]) -> StepRecord:
+        """A step of 1 ms; a plain one would take 0.8 ms."""
+        sessions = len(kept)
+        return StepRecord(
+            sessions=sessions,
+            drafts=sum(budget > 1 for budget in budgets),
+            nodes=drafted + sessions,
+            drafted=drafted,
+            accepted_lengths=tuple(kept),
+            emitted_by_source=dict(sources),
+            phase_seconds={"forward": 0.0009},
+            budgets=tuple(budgets),
+            seconds=0.001,
+            plain_seconds=0.0008 * (sum(kept) + sessions) / sessions,
+        )
 
     def _end(self, session: SyntheticSession, error: Exception | None = None) -> None:
         with self._condition:

@@ -4,6 +4,7 @@ set -eu
 
 missing=""
 for package in "$@"; do
+  command -v "$package" >/dev/null && continue # its program, however it got here
   status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null) || status=""
   [ "$status" = installed ] || missing="$missing $package"
 done
@@ -32,3 +33,8 @@ fi
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
 # shellcheck disable=SC2086 - one word for each package
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+if command -v systemctl >/dev/null; then # nor at the next boot
+  for package in $missing; do
+    $as_root systemctl --quiet disable "$package" 2>/dev/null || true
+  done
+fi

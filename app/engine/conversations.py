@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.engine.prompts import Kept
+from racer.drafter import Drafter
 
 
 @dataclass(slots=True)
@@ -30,6 +31,10 @@ class Conversations:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def drafters(self) -> list[Drafter]:
+        return [entry.kept.drafter for entry in tuple(self._entries.values())]
 
     def take(self, tenant: str, name: str) -> Kept | None:
         """Remove and return what is kept under a name. A turn that runs at the same time finds nothing."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from app.engine.draft_model import DraftModel
 from app.engine.drafting import Draft, Drafting
-from app.engine.events import PHASES, SOURCE_NAMES, StepRecord
+from app.engine.events import SOURCE_NAMES, StepRecord
 from app.engine.logits import Chooser, Successors, logprobs_for, successors
+from app.engine.plain import PlainPace
 from app.engine.prompts import PromptReader
 from app.engine.session import Session
+from app.engine.stopwatch import Stopwatch
 from app.engine.target import Rows, Target
 from csd.memory import CorrectionMemory
 from csd.verify import Walk, walk_csd, walk_exact
@@ -24,21 +25,6 @@ from racer.drafter import Drafter
 from racer.tree import DraftTree, Source
 
 logger = logging.getLogger(__name__)
-
-
-class Stopwatch:
-    """Seconds by phase of one step."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] += time.perf_counter() - started
 
 
 class Decoder:
@@ -53,6 +39,7 @@ class Decoder:
         prefill_chunk: int,
         curve: CostCurve | None = None,
         draft: DraftModel | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """vocab_size: ids that may be emitted; rows of a padded vocabulary behind it never are.
 
@@ -63,8 +50,10 @@ class Decoder:
         self.top_k = top_k
         self.prompts = PromptReader(target, draft, vocab_size=vocab_size, top_k=top_k, chunk=prefill_chunk)
         self.curve = curve
-        self.refine = True  # let each step correct the curve
+        self.refine = True  # let each step correct what steps are thought to cost
+        self.plain: PlainPace | None = None  # what steps are compared with; None: with themselves
         self.draft = draft
+        self.clock = clock
         self._drafting = Drafting(draft)
         # a table belongs to one draft source: with a draft model, what n-grams miss says nothing of it
         self._teachers = frozenset(Source) - {Source.DRAFT_MODEL} if draft is None else frozenset({Source.DRAFT_MODEL})
@@ -73,7 +62,7 @@ class Decoder:
 
     def step(self, sessions: Sequence[Session]) -> StepRecord:
         """One verify step for each session; raises what the model raises, with no session changed."""
-        watch = Stopwatch()
+        watch = Stopwatch(self.clock)
         with watch.phase("draft"):
             drafts = self._drafting.draft(sessions, self.curve if self.target.trees else None)
             trees = [draft.proposal.tree for draft in drafts]
@@ -103,10 +92,17 @@ class Decoder:
             with watch.phase("learn"):
                 self._learn(session, draft, walk, kept, top, start)
             start += len(tree)
+        emitted = sum(accepted) + len(sessions)
+        plain_seconds = seconds = watch.elapsed
         if self.curve is not None:
-            self._drafting.account(len(sessions), start, sum(accepted) + len(sessions), self.curve)
-        if self.curve is not None and self.refine:
-            self.curve.observe(start, sum(watch.seconds.values()) - watch.seconds["draft"])
+            worked = seconds - watch.seconds["draft"]
+            self._drafting.account(len(sessions), start, emitted, self.curve)
+            if self.refine:
+                self.curve.observe(start, worked)
+            if self.plain is not None:
+                if self.refine:
+                    self.plain.observe(len(sessions), start, worked)
+                plain_seconds = self.plain.seconds(len(sessions), emitted)
         return StepRecord(
             sessions=len(sessions),
             drafts=sum(len(tree) > 1 for tree in trees),
@@ -118,6 +114,9 @@ class Decoder:
             rescues=rescues,
             nominated=sum(walk.nominated for walk in walks),
             refused_by_gate=sum(walk.refused_by_gate for walk in walks),
+            budgets=tuple(map(len, trees)),
+            seconds=seconds,
+            plain_seconds=plain_seconds,
         )
 
     def _verify(self, sessions: Sequence[Session], trees: Sequence[DraftTree]) -> torch.Tensor:

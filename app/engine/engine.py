@@ -21,9 +21,10 @@ from app.engine.device import choose_threads
 from app.engine.draft_model import DraftModel, build_draft
 from app.engine.errors import ContextLengthExceeded, InvalidRequest, ModelLoadError
 from app.engine.events import EngineObserver, Event, EventSink
-from app.engine.interface import EngineStatus, ModelInfo
+from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, ModelInfo
 from app.engine.loading import LoadedModel, load_model
 from app.engine.model_cache import cache_directory
+from app.engine.plain import PlainPace
 from app.engine.prior import PriorRows
 from app.engine.request import (
     DrafterName,
@@ -139,8 +140,7 @@ class Engine(ProgramCalls):
         )
         self._decoder = decoder
         if target.trees:
-            fixed = _curve(config.cost_curve)
-            decoder.curve, decoder.refine = fixed or measure(decoder, max_context, memory), fixed is None
+            _price_steps(decoder, _curve(config.cost_curve), max_context, memory)
         if self._draft is not None:
             fixed = _curve(config.draft_curve)
             self._draft.curve, self._draft.refine = fixed or measure_draft(self._draft, draft_memory), fixed is None
@@ -277,9 +277,24 @@ class Engine(ProgramCalls):
             ready=self._ready and worker.accepting,
             free_places=worker.free_places,
             retry_after=worker.retry_after,
+            drafting=self._drafting_status(),
+            device_bytes=torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0,
             store=None if self.corrections is None else self.corrections.status,
             conversations=len(worker.conversations),
             conversation_rows=worker.conversations.rows,
+        )
+
+    def _drafting_status(self) -> DraftingStatus:
+        curve, states = self._decoder.curve, self._worker.drafter_states
+        return DraftingStatus(
+            sessions=len(states),
+            automaton_nodes=sum(state.automaton_nodes for state in states),
+            automaton_evictions=self._worker.evictions,
+            session_rows=sum(state.copy_logit_rows for state in states),
+            warm_rows=self._tenants.rows,
+            prior_rows=0 if self._prior is None else self._prior.done,
+            plain_seconds=0.0 if self._decoder.plain is None else self._decoder.plain.step_seconds,
+            step_seconds=() if curve is None else tuple(curve.at(STEP_ROWS)),
         )
 
     def drain(self) -> None:
@@ -321,6 +336,15 @@ class Engine(ProgramCalls):
             yield
         finally:
             self._decoder.listener = None
+
+    @contextmanager
+    def costs_held(self) -> Iterator[None]:
+        """Let no step correct what steps are thought to cost: for runs that this is to be compared with."""
+        refine, self._decoder.refine = self._decoder.refine, False
+        try:
+            yield
+        finally:
+            self._decoder.refine = refine
 
     def settle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to prepare in idle time (app.engine.prior); False if `timeout` seconds were too few."""
@@ -369,6 +393,13 @@ class Engine(ProgramCalls):
 
 def _curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
     return CostCurve([rows for rows, _ in points], [seconds for _, seconds in points]) if points else None
+
+
+def _price_steps(decoder: Decoder, fixed: CostCurve | None, max_context: int, memory: ModelMemory | None) -> None:
+    """Tell a decoder what its steps cost: as given, or measured and then corrected by every step."""
+    decoder.curve = fixed or measure(decoder, max_context, memory)
+    decoder.refine = fixed is None
+    decoder.plain = PlainPace(decoder.curve)
 
 
 def _check_drafter(config: EngineConfig, drafts: bool) -> None:

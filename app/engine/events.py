@@ -120,6 +120,9 @@ class StepRecord:
     rescues: int = 0
     nominated: int = 0  # draft tokens that the memory, or a rule without one, put forward
     refused_by_gate: int = 0
+    budgets: tuple[int, ...] = ()  # per session: nodes verified, root included
+    seconds: float = 0.0  # wall time of the step
+    plain_seconds: float = 0.0  # what plain decoding takes for the same tokens, by the cost curve
 
 
 class EngineObserver(Protocol):

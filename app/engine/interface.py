@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from app.engine.events import EngineObserver, EventSink
 from app.engine.request import GenerationRequest
 from app.text.codec import TextCodec
+from csd.stores.base import ErrorKind
 
 if TYPE_CHECKING:
     from app.engine.correction import Corrections
+
+STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of a step whose cost is reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,22 @@ class StoreStatus:
     entries: int = 0
     recorded: int = 0  # divergences counted since the start
     acknowledged: int = 0  # increments that the store confirmed
-    errors: dict[str, int] = field(default_factory=dict)
+    errors: dict[ErrorKind, int] = field(default_factory=dict)
     last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingStatus:
+    """What drafting holds and costs. Rows are copy-logit rows: of the sessions, of the warm layers, and the prior ones."""
+
+    sessions: int = 0  # running or kept between the turns of a conversation, that have a drafter
+    automaton_nodes: int = 0
+    automaton_evictions: int = 0  # ever
+    session_rows: int = 0
+    warm_rows: int = 0
+    prior_rows: int = 0
+    plain_seconds: float = 0.0  # of a plain step of one session
+    step_seconds: tuple[float, ...] = ()  # T(n) at STEP_ROWS; empty where only plain decoding runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,8 @@ class EngineStatus:
     retry_after: int  # seconds until the queue of now will have had its turn, estimated
     conversations: int = 0  # kept between their turns
     conversation_rows: int = 0  # rows of KV that they hold
+    drafting: DraftingStatus = DraftingStatus()
+    device_bytes: int = 0  # of an accelerator's memory that this process holds
     store: StoreStatus | None = None  # None where csd is not allowed: there is no memory then
 
 

@@ -44,6 +44,11 @@ class PriorRows:
     def complete(self) -> bool:
         return self._done >= len(self._shared.prior_ids)
 
+    @property
+    def done(self) -> int:
+        """Tokens whose row is known."""
+        return self._done
+
     def advance(self) -> None:
         """Do the next chunk."""
         if self.complete:

@@ -85,6 +85,7 @@ class Session:
         self.stage = Stage.WAITING
         self.cancelled = False
         self.prefilled = 0
+        self.evictions = 0  # of automaton nodes, that are counted
         self.observed = 0  # tokens of the prompt that the drafter has taken in
         self.cached_tokens = 0  # of the prompt: taken over from an earlier turn
         self.prompt_rows: list[LearntRows] = []  # for siblings of its group

@@ -30,5 +30,10 @@ class Tenants:
             self._tables.popitem(last=False)
         return table
 
+    @property
+    def rows(self) -> int:
+        """Copy-logit rows of all layers; may be read from any thread."""
+        return sum(len(layer.rows) + len(layer.pairs) for layer in tuple(self._tables.values()))
+
     def clear(self) -> None:
         self._tables.clear()

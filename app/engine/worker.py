@@ -17,7 +17,7 @@ from app.engine.heap import HeapTrim
 from app.engine.pace import Pace
 from app.engine.prompts import Kept
 from app.engine.session import Session, Stage
-from racer.drafter import Drafter
+from racer.drafter import Drafter, DrafterState
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class Worker:
         self.conversations = Conversations(0, 0, 0.0) if conversations is None else conversations
         self.heap = HeapTrim()
         self.heartbeat = time.monotonic()
+        self.evictions = 0  # of automaton nodes, of all sessions that ever ran
         self._waiting: deque[Session] = deque()
         self._running: list[Session] = []
         self._reserved = 0
@@ -88,6 +89,12 @@ class Worker:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def drafter_states(self) -> list[DrafterState]:
+        """Of running sessions and kept conversations."""
+        drafters = [*(session.drafter for session in tuple(self._running)), *self.conversations.drafters]
+        return [drafter.state for drafter in drafters if drafter is not None]
 
     @property
     def kv_usage(self) -> float:
@@ -225,6 +232,8 @@ class Worker:
         if excess > 0:
             self.conversations.make_room(excess)
         self.decoder.prompts.open(session, self.new_drafter(session), kept)
+        if kept is not None and session.drafter is kept.drafter:
+            session.evictions = kept.drafter.state.evictions
         if request.group is not None:
             self._copy_prompt(session)
 
@@ -261,6 +270,7 @@ class Worker:
         except Exception as error:
             self._end_failed(session, error)
             return
+        self._count_evictions([session])
         self._observe("prefilled", session.prefilled - before)
         if session.stage is Stage.DECODE:
             self._observe("first_token", time.monotonic() - session.submitted_at)
@@ -296,11 +306,19 @@ class Worker:
         started = time.monotonic()
         before = [len(session.output) for session in sessions]
         record = self.decoder.step(sessions)
+        self._count_evictions(sessions)
         self._observe("step", record)
         seconds = time.monotonic() - started
         for session, count in zip(sessions, before, strict=True):
             emitted = len(session.output) - count
             self._observe("inter_token", seconds / emitted, emitted)
+
+    def _count_evictions(self, sessions: Iterable[Session]) -> None:
+        for session in sessions:
+            if session.drafter is not None:
+                evictions = session.drafter.state.evictions
+                self.evictions += evictions - session.evictions
+                session.evictions = evictions
 
     def _end_if_complete(self, session: Session) -> None:
         if session.finish_reason is not None and session.stage is not Stage.ENDED:

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 from csd.fingerprint import SCHEMA
 
@@ -22,13 +22,35 @@ KEPT_BATCHES = 10_000  # ids remembered per fingerprint; a batch is known again 
 __all__ = ["SCHEMA", "Batch", "Increment", "Snapshot", "Store", "StoreError", "StoreMisfit", "StoreUnavailable"]
 
 
+ErrorKind = Literal[
+    "auth",
+    "busy",
+    "cluster",
+    "connection",
+    "corrupt",
+    "database",
+    "full",
+    "internal",
+    "loading",
+    "off",
+    "other",
+    "permission",
+    "readonly",
+    "schema",
+    "timeout",
+    "type",
+    "version",
+]
+ERROR_KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
+
+
 class StoreError(Exception):
     """A store did not do what was asked. The message says what to do and never holds a password.
 
-    kind: a short word from a small set, fit for a metric's label.
+    kind: fit for a metric's label.
     """
 
-    def __init__(self, message: str, kind: str) -> None:
+    def __init__(self, message: str, kind: ErrorKind) -> None:
         super().__init__(message)
         self.kind = kind
 

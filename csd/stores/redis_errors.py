@@ -9,12 +9,12 @@ from redis.exceptions import AuthenticationWrongNumberOfArgsError as WrongNumber
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from csd.stores.base import StoreError, StoreMisfit, StoreUnavailable
+from csd.stores.base import ErrorKind, StoreError, StoreMisfit, StoreUnavailable
 
 TIMEOUT = 0.5  # seconds, for connecting and for each reply
 
 # Error codes of the server's replies; where a script failed, Redis 6 has them only inside the text.
-PASSING = {
+PASSING: dict[str, tuple[ErrorKind, str]] = {
     "OOM": ("full", "is full; raise maxmemory or choose an eviction policy"),
     "MISCONF": ("full", "cannot write to its disk and refuses changes; look into its log"),
     "READONLY": ("readonly", "is a replica that takes no writes; name the primary"),
@@ -26,7 +26,7 @@ PASSING = {
     "BUSY": ("busy", "is busy with a long script"),
     "UNKILLABLE": ("busy", "is busy with a long script"),
 }
-LASTING = {
+LASTING: dict[str, tuple[ErrorKind, str]] = {
     "MOVED": ("cluster", "is one node of a cluster, and not the one that holds the table; name a stand-alone server"),
     "ASK": ("cluster", "is one node of a cluster, and not the one that holds the table; name a stand-alone server"),
     "NOPERM": (

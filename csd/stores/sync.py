@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from csd.stores.base import Batch, Increment, Store, StoreError, StoreMisfit, StoreUnavailable, batches_of
+from csd.stores.base import Batch, ErrorKind, Increment, Store, StoreError, StoreMisfit, StoreUnavailable, batches_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class StoreSync:
         self.memory = memory
         self.store = store
         self.interval = interval
-        self.errors: Counter[str] = Counter()  # failed rounds by kind
+        self.errors: Counter[ErrorKind] = Counter()  # failed rounds by kind
         self.acknowledged = 0  # increments the store has confirmed
         self.last_error: str | None = None  # of the last round, if it failed; holds no secret
         self._clock = clock
@@ -251,7 +251,8 @@ class StoreSync:
     def _failed(self, error: Exception) -> float:
         assert self.store is not None
         self._failures += 1
-        kind, text = "internal", type(error).__name__
+        kind: ErrorKind = "internal"
+        text = type(error).__name__
         if isinstance(error, StoreError):
             kind, text = error.kind, str(error)
         self.errors[kind] += 1

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from app.engine.events import PHASES, SOURCE_NAMES, StepRecord
+from app.engine.interface import STEP_ROWS
 from app.engine.request import GenerationRequest
 from app.metrics import FINISHED_REASONS, POSITIONS, Metrics
+from app.metrics.labels import ROW_LAYERS
+from csd.stores.base import ERROR_KINDS
 from tests.api.support import CHAT, COMPLETIONS, HELLO, client_of, samples, stream
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
@@ -29,6 +33,24 @@ COUNTERS = (
     "num_requests_running",
     "num_requests_waiting",
     "kv_cache_usage_ratio",
+    "csd_rescues_total",
+    "csd_nominated_total",
+    "csd_refused_by_gate_total",
+    "decode_seconds_total",
+    "plain_equivalent_seconds_total",
+    "speedup_ratio",
+    "plain_step_seconds",
+    "budget_nodes",
+    "sessions",
+    "conversations",
+    "conversation_kv_rows",
+    "automaton_nodes",
+    "automaton_evictions_total",
+    "ocm_entries",
+    "store_degraded",
+    "store_acknowledged_increments_total",
+    "worker_heartbeat_age_seconds",
+    "device_memory_bytes",
 )
 HISTOGRAMS = (
     "accepted_length",
@@ -36,6 +58,9 @@ HISTOGRAMS = (
     "time_to_first_token_seconds",
     "inter_token_latency_seconds",
     "e2e_request_latency_seconds",
+    "nodes_per_step",
+    "request_prompt_tokens",
+    "request_generation_tokens",
 )
 
 
@@ -49,12 +74,38 @@ def test_every_series_is_there_from_the_start() -> None:
     names += [f'racer_phase_seconds_total{{phase="{phase}"}}' for phase in PHASES]
     names += [f'racer_request_success_total{{finished_reason="{reason}"}}' for reason in FINISHED_REASONS]
     names += [f'racer_http_requests_total{{route="{CHAT}",status="{status}"}}' for status in ("2xx", "4xx", "5xx")]
+    names += [f'racer_store_errors_total{{kind="{kind}"}}' for kind in ERROR_KINDS]
+    names += [f'racer_step_cost_seconds{{nodes="{nodes}"}}' for nodes in STEP_ROWS]
+    names += [f'racer_copy_logit_rows{{layer="{layer}"}}' for layer in ROW_LAYERS]
     for name in names:
         assert page[name] == 0, name
+    assert page["racer_ready"] == page["racer_worker_alive"] == 1
+    assert page["racer_process_resident_memory_bytes"] > 1e6
     assert page["racer_tree_attention"] == 1
-    assert [value for name, value in page.items() if name.startswith("racer_build_info{version=")] == [1]
+    assert [value for name, value in page.items() if name.startswith("racer_build_info{")] == [1]
     assert not [name for name in page if "_created" in name]
     assert all(name.startswith("racer_") for name in page)
+
+
+def test_series_are_the_same_before_and_after_loading_and_traffic() -> None:
+    release = threading.Event()
+
+    def load() -> SyntheticEngine:
+        release.wait(30.0)
+        return SyntheticEngine()
+
+    with client_of(load, wait=False) as client:
+        before = samples(client)
+        release.set()
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        assert client.post(CHAT, json={"messages": HELLO}).status_code == 200
+        client.post(CHAT, json={"messages": "wrong"})
+        after = samples(client)
+    assert list(after) == list(before)
+    assert before["racer_ready"] == 0
+    assert after["racer_ready"] == 1
+    counters = {name for name in before if "_total" in name or "_bucket" in name}
+    assert all(after[name] >= before[name] for name in counters)
 
 
 def test_counts_add_up(client: TestClient) -> None:
@@ -91,6 +142,10 @@ def test_counts_add_up(client: TestClient) -> None:
     assert page["racer_time_to_first_token_seconds_count"] == page["racer_e2e_request_latency_seconds_count"] == 20
     assert sum(page[f'racer_request_success_total{{finished_reason="{reason}"}}'] for reason in FINISHED_REASONS) == 20
     assert page[f'racer_http_requests_total{{route="{CHAT}",status="2xx"}}'] == 20
+    assert page["racer_nodes_per_step_count"] == steps
+    assert page["racer_nodes_per_step_sum"] == page["racer_nodes_verified_total"]
+    assert page["racer_request_generation_tokens_sum"] == used
+    assert page["racer_request_prompt_tokens_sum"] == prompts
     assert page["racer_request_mean_acceptance_length_count"] == 19  # one had a single token, so no verify step
 
 
@@ -127,6 +182,11 @@ def test_each_app_counts_for_itself() -> None:
         assert samples(other)["racer_generation_tokens_total"] == 0
 
 
+def counts(metrics: Metrics) -> list[str]:
+    """The page without the figures of the process, which change by themselves."""
+    return [line for line in metrics.render().decode().splitlines() if not line.startswith("racer_process_")]
+
+
 # -- failures of metrics -------------------------------------------------------------------------------------------------
 
 
@@ -134,24 +194,28 @@ def test_each_app_counts_for_itself() -> None:
     "record",
     [
         StepRecord(1, 1, 3, 2, (-1,), {"target": 1}),
+        StepRecord(0, 1, 3, 2, (1,), {"target": 1}),
         StepRecord(-1, 1, 3, 2, (1,), {"target": 1}),
         StepRecord(1, 1, 3, 2, (1,), {"target": -1}),
         StepRecord(1, 1, 3, 2, (1,), {"unknown": 1}),
         StepRecord(1, 1, 3, 2, (1,), {"target": 1}, {"forward": -1.0}),
         StepRecord(1, 1, 3, 2, (1,), {"target": 1}, {"unknown": 1.0}),
+        StepRecord(1, 1, 3, 2, (1,), {"target": 1}, seconds=-1.0),
+        StepRecord(1, 1, 3, 2, (1,), {"target": 1}, plain_seconds=-1.0),
+        StepRecord(1, 1, 3, 2, (1,), {"target": 1}, budgets=(-3,)),
         StepRecord(1, 1, 3, 2, None, {"target": 1}),  # type: ignore[arg-type]
     ],
 )
 def test_a_bad_record_is_dropped_whole_and_logged_once(record: StepRecord, caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
-    before = metrics.render()
+    before = counts(metrics)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             metrics.step(record)
-    assert metrics.render() == before
+    assert counts(metrics) == before
     assert len(caplog.records) == 1
     metrics.step(StepRecord(1, 1, 3, 2, (1,), {"target": 1, "retrieval": 1}))
-    assert metrics.render() != before
+    assert counts(metrics) != before
 
 
 def test_no_metric_call_raises() -> None:

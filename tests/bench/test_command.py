@@ -122,3 +122,37 @@ def test_data_takes_several_words() -> None:
         "c",
     ]
     assert spread_data(["kernels", "--out", "x"]) == ["kernels", "--out", "x"]
+
+
+def test_gauge_prints_clock_and_counters_and_judges(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
+) -> None:
+    """How far they are apart on a busy machine is no test; that the exit code says so is."""
+    questions = write_questions(tmp_path / "q.jsonl", ["qa", "math"])
+    words = ["gauge", "--target", model, "--data", str(questions), "--max-tokens", "20", "--dtype", "fp32", "--threads", "1"]
+    code = run(monkeypatch, *words)
+    shown = capsys.readouterr().out
+    clock, counters = (float(line.split()[4]) for line in shown.splitlines() if line.startswith("speedup by"))
+    assert clock > 0 and counters > 0
+    assert "racer_speedup_ratio" in shown
+    off = abs(counters / clock - 1.0)
+    assert code == (off > 0.1) or off == pytest.approx(0.1, abs=0.002)
+
+
+@pytest.mark.parametrize(("words", "reason"), [(["--mode", "hf-plain"], "mode of ours"), (["--mode", "plain"], "mode of ours")])
+def test_gauge_refuses_what_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    model: str,
+    words: list[str],
+    reason: str,
+) -> None:
+    questions = write_questions(tmp_path / "q.jsonl", ["qa"])
+    assert run(monkeypatch, "gauge", "--target", model, "--data", str(questions), "--max-tokens", "8", *words) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_gauge_needs_questions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "gauge") == 2
+    assert "--data" in capsys.readouterr().err

@@ -106,3 +106,9 @@ def test_a_node_is_worth_more_than_its_chance_and_never_more_than_a_token():
 def test_a_curve_that_cannot_be_is_refused(sizes: list[int], seconds: list[float]):
     with pytest.raises(ValueError, match=r"cost|sizes"):
         CostCurve(sizes, seconds)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=20))
+def test_at_agrees_with_the_table(rows: list[int]) -> None:
+    curve = CostCurve((1, 8, 64), (0.02, 0.021, 0.05))
+    assert curve.at(rows) == [curve.table(300)[n] for n in rows]

@@ -1,0 +1,108 @@
+"""Gauges that are read off the engine and the process when somebody scrapes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psutil
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, StoreStatus
+from app.metrics.labels import ROW_LAYERS
+from csd.stores.base import ERROR_KINDS
+
+logger = logging.getLogger(__name__)
+
+NOT_LOADED = EngineStatus(
+    running=0, waiting=0, kv_usage_ratio=0.0, heartbeat_age=0.0, alive=False, ready=False, free_places=0, retry_after=1
+)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"racer_{name}", text, value=value)
+
+
+@dataclass(frozen=True)
+class StatusCollector(Collector):
+    """What the engine's status says; zeros while there is no engine, or when its status cannot be read."""
+
+    status: Callable[[], EngineStatus | None]
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            status = self.status() or NOT_LOADED
+        except Exception:
+            logger.exception("the engine's status could not be read")
+            status = NOT_LOADED
+        yield from _service(status)
+        yield from _drafting(status.drafting)
+        yield from _store(status.store or StoreStatus())
+
+
+def _service(status: EngineStatus) -> Iterator[Metric]:
+    yield _gauge("num_requests_running", "Generations in the running batch", status.running)
+    yield _gauge("num_requests_waiting", "Generations in the queue", status.waiting)
+    yield _gauge("kv_cache_usage_ratio", "Share of the KV budget that is reserved, 0 to 1", status.kv_usage_ratio)
+    yield _gauge("conversations", "Conversations kept between their turns", status.conversations)
+    yield _gauge("conversation_kv_rows", "Rows of KV (tokens) that kept conversations hold", status.conversation_rows)
+    yield _gauge("ready", "1 while the model answers and new requests are taken", int(status.ready))
+    yield _gauge("worker_alive", "1 while the worker thread runs", int(status.alive))
+    yield _gauge("worker_heartbeat_age_seconds", "Seconds since the worker last went round its loop", status.heartbeat_age)
+    yield _gauge("device_memory_bytes", "Bytes of an accelerator's memory that this process holds", status.device_bytes)
+
+
+def _drafting(drafting: DraftingStatus) -> Iterator[Metric]:
+    yield _gauge("sessions", "Sessions that hold drafting state, running or kept between turns", drafting.sessions)
+    yield _gauge("automaton_nodes", "Nodes of all sessions' n-gram automata", drafting.automaton_nodes)
+    yield CounterMetricFamily(
+        "racer_automaton_evictions", "Automaton nodes that had to make room", value=drafting.automaton_evictions
+    )
+    rows = GaugeMetricFamily("racer_copy_logit_rows", "Rows of remembered successors, by layer", labels=["layer"])
+    counts = (drafting.session_rows, drafting.warm_rows, drafting.prior_rows)
+    for layer, count in zip(ROW_LAYERS, counts, strict=True):
+        rows.add_metric([layer], count)
+    yield rows
+    costs = drafting.step_seconds or (0.0,) * len(STEP_ROWS)
+    yield _gauge(
+        "plain_step_seconds", "Seconds of a plain step of one session: the base of the speedup", drafting.plain_seconds
+    )
+    curve = GaugeMetricFamily(
+        "racer_step_cost_seconds", "Seconds of a step that verifies so many nodes, T(n), as calibrated", labels=["nodes"]
+    )
+    for nodes, seconds in zip(STEP_ROWS, costs, strict=True):
+        curve.add_metric([str(nodes)], seconds)
+    yield curve
+
+
+def _store(store: StoreStatus) -> Iterator[Metric]:
+    yield _gauge("ocm_entries", "Pairs in the correction memory", store.entries)
+    yield CounterMetricFamily("racer_ocm_recorded", "Divergences counted while serving", value=store.recorded)
+    degraded = int(store.state == "degraded")
+    yield _gauge("store_degraded", "1 while the correction memory's store cannot be used", degraded)
+    yield CounterMetricFamily(
+        "racer_store_acknowledged_increments", "Increments that the store confirmed", value=store.acknowledged
+    )
+    errors = CounterMetricFamily("racer_store_errors", "Failed exchanges with the store, by kind", labels=["kind"])
+    for kind in ERROR_KINDS:
+        errors.add_metric([kind], store.errors.get(kind, 0))
+    yield errors
+
+
+class ProcessCollector(Collector):
+    """Memory and time of this process."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+
+    def collect(self) -> Iterator[Metric]:
+        with self._process.oneshot():
+            memory, times = self._process.memory_info(), self._process.cpu_times()
+            started = self._process.create_time()
+        yield _gauge("process_resident_memory_bytes", "Resident memory of the process in bytes", memory.rss)
+        yield _gauge("process_start_time_seconds", "Unix time at which the process started", started)
+        yield CounterMetricFamily(
+            "racer_process_cpu_seconds", "User and system CPU time of the process in seconds", value=times.user + times.system
+        )

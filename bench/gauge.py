@@ -1,0 +1,119 @@
+"""Is the speedup gauge honest? The same questions with speculation and plain, by the clock, beside what the metrics say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from app.engine.device import choose_threads
+from app.engine.loading import load_model
+from app.metrics import Metrics
+from bench.benchmark import Benchmark
+from bench.engine_runner import Clock, EngineRunner
+from bench.errors import BenchError
+from bench.modes import PLAIN, Mode
+from bench.plan import Plan
+from bench.questions import read_questions, spread
+
+TOLERANCE = 0.1  # of the measured speedup
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeCheck:
+    """What metrics and clock say of the same answers.
+
+    counters: the ratio of the two counters over the whole run. gauge: of its last minute of decoding. measured: seconds that
+    plain decoding took per token, times the tokens, over the seconds that speculation took for them. plain_counters: the
+    counters' ratio of the plain answers, 1 where the calibration is right.
+    """
+
+    counters: float
+    gauge: float
+    measured: float
+    questions: int
+    tokens: int
+    seconds: float
+    plain_step_seconds: float
+    plain_counters: float
+
+    @property
+    def error(self) -> float:
+        """By how much of the measured speedup the counters are off."""
+        return self.counters / self.measured - 1.0
+
+    def describe(self) -> str:
+        return (
+            f"{self.questions} questions, {self.tokens} tokens after the first ones in {self.seconds:.1f} s of decoding\n"
+            f"speedup by the clock    {self.measured:.3f}\n"
+            f"speedup by the counters {self.counters:.3f} ({self.error:+.1%})\n"
+            f"racer_speedup_ratio     {self.gauge:.3f} at the end\n"
+            f"the same of the plain answers {self.plain_counters:.3f}\n"
+            f"racer_plain_step_seconds {self.plain_step_seconds:.4f}"
+        )
+
+
+def measure(plan: Plan) -> GaugeCheck:
+    """Load the plan's target and check the gauge on its questions. Raises BenchError and ModelLoadError."""
+    questions = spread(read_questions(plan.data), plan.limit)
+    choose_threads(plan.threads)
+    target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
+    with Benchmark(plan, target) as benchmark:
+        benchmark.engine.settle()
+        prompts = [benchmark.prompt(question.turns[:1], []) for question in questions]
+        room = benchmark.engine.info.max_context - plan.max_tokens
+        return check(benchmark, [prompt for prompt in prompts if len(prompt) <= room])
+
+
+def check(benchmark: Benchmark, prompts: Sequence[Sequence[int]], clock: Clock = time.perf_counter) -> GaugeCheck:
+    """Answer each prompt with speculation and plain, in turn first, after one uncounted answer of each."""
+    engine, plan = benchmark.engine, benchmark.plan
+    mode = next((mode for mode in plan.modes if mode.name != PLAIN), None)
+    if mode is None or mode.peer is not None or not prompts:
+        raise BenchError("bench gauge needs one mode of ours beside plain, and questions that fit the context")
+    plain = Mode(PLAIN)
+    runner = EngineRunner(engine, clock=clock)
+    heard = {plain.name: Metrics(), mode.name: Metrics()}
+
+    def run(chosen: Mode, prompt: Sequence[int], observer: Metrics | None) -> tuple[int, float]:
+        """Tokens after the first, and their seconds."""
+        engine.observer = observer
+        with engine.costs_held() if chosen is plain else nullcontext():  # the gauge must do without plain answers to learn from
+            measured = runner.run(chosen, prompt, plan.max_tokens, tenant=chosen.name)
+        return len(measured.tokens) - 1, measured.decode_seconds
+
+    for warm in (plain, mode):
+        run(warm, prompts[0], None)
+    tokens, seconds, plain_seconds, counted = 0, 0.0, 0.0, 0
+    for number, prompt in enumerate(prompts):
+        results: dict[str, tuple[int, float]] = {}
+        for chosen in (plain, mode) if number % 2 else (mode, plain):
+            results[chosen.name] = run(chosen, prompt, heard[chosen.name])
+        (fast, took), (slow, plain_took) = results[mode.name], results[PLAIN]
+        if slow == 0:  # a single token: nothing was decoded
+            continue
+        counted += 1
+        tokens, seconds = tokens + fast, seconds + took
+        plain_seconds += fast * plain_took / slow
+    if not seconds:
+        raise BenchError("every answer ended with its first token")
+
+    return GaugeCheck(
+        counters=_counters(heard[mode.name]),
+        gauge=_sample(heard[mode.name], "speedup_ratio"),
+        measured=plain_seconds / seconds,
+        questions=counted,
+        tokens=tokens,
+        seconds=seconds,
+        plain_step_seconds=engine.status().drafting.plain_seconds,
+        plain_counters=_counters(heard[PLAIN]),
+    )
+
+
+def _counters(metrics: Metrics) -> float:
+    return _sample(metrics, "plain_equivalent_seconds_total") / _sample(metrics, "decode_seconds_total")
+
+
+def _sample(metrics: Metrics, name: str) -> float:
+    return metrics.registry.get_sample_value(f"racer_{name}") or 0.0
