@@ -28,7 +28,7 @@ serve: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	tests/system_packages.sh nginx prometheus
-	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tests/system_packages.sh chromium chromium-driver
+	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tests/system_packages.sh chromium chromium-driver fonts-dejavu-core
 	$(BIN)/racer-csd fetch smollm2
 	$(BIN)/python -m pytest $(ARGS)
 

@@ -104,6 +104,7 @@ def packed_attention(
         else:
             attended = _scored_attention(folded, keys, values, bias, scale, softcap, s_aux, n)
         out[rows_of] = attended.reshape(heads, n, -1).transpose(0, 1)
+    out[segments[-1].stop :] = 0.0  # rows that belong to no session
     return out[None], None
 
 

@@ -14,6 +14,8 @@ from app.engine.attention import PACKED, Segment
 from app.engine.kv import KVLayout, KVSlab
 from racer.tree import BoolArray, DraftTree, Int32Array, Int64Array
 
+FEW_ROWS, ROW_STEP = 64, 16  # forwards of more rows than the first are padded to multiples of the second (see _padding)
+
 
 class SessionCache(Protocol):
     """What a target keeps for one session."""
@@ -93,10 +95,14 @@ class PackedTarget:
             segments.append(Segment(start, start + n, slab, rows.depth, rows.visible, self.dtype, self.device))
             wanted.append(np.arange(start + rows.logits_from, start + n))
             start += n
-        tokens = torch.from_numpy(np.concatenate([rows.tokens for rows in batch]))
-        positions = torch.from_numpy(np.concatenate([rows.depth.astype(np.int64) + rows.cache.length for rows in batch]))
+        padding = self._padding(start)
+        nothing = np.zeros(padding, np.int64)
+        tokens = torch.from_numpy(np.concatenate([*(rows.tokens for rows in batch), nothing]))
+        depths = [rows.depth.astype(np.int64) + rows.cache.length for rows in batch]
+        positions = torch.from_numpy(np.concatenate([*depths, nothing]))
         keep = np.concatenate(wanted)
-        limit: dict[str, Any] = {} if len(keep) == start else {"logits_to_keep": torch.from_numpy(keep).to(self.device)}
+        every = len(keep) == start + padding
+        limit: dict[str, Any] = {} if every else {"logits_to_keep": torch.from_numpy(keep).to(self.device)}
         output = self.model(
             input_ids=tokens[None].to(self.device),
             position_ids=positions[None].to(self.device),
@@ -106,6 +112,16 @@ class PackedTarget:
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+    def _padding(self, rows: int) -> int:
+        """Rows to add that belong to no session, so that not every number of them occurs.
+
+        oneDNN builds kernels for each shape of a 16-bit product and keeps them: half a megabyte for each number of rows that
+        a prompt's last chunk happens to have, without end in sight. Small numbers, those of decoding, are left as they are.
+        """
+        if self.device.type != "cpu" or self.dtype not in (torch.bfloat16, torch.float16) or rows <= FEW_ROWS:
+            return 0
+        return -rows % ROW_STEP
 
     @torch.inference_mode()
     def native_logits(self, tokens: Sequence[int]) -> torch.Tensor:

@@ -138,3 +138,17 @@ def test_rows_beyond_the_slab_are_refused():
     target = PackedTarget(build("llama"))
     with pytest.raises(ValueError, match="do not fit"):
         target.forward([Rows.of_text(target.open(4), [1, 2, 3, 4, 5])])
+
+
+@pytest.mark.parametrize("rows", [60, 64, 65, 80, 101])
+def test_padding_of_16_bit_forwards_changes_no_row(rows: int):
+    model = build("llama", 0).to(torch.bfloat16)
+    target = PackedTarget(model)
+    tokens = [3 + n % 90 for n in range(rows)]
+    slabs = [target.open(rows + 8), target.open(16)]
+    logits = target.forward([Rows.of_text(slabs[0], tokens), Rows.of_text(slabs[1], tokens[:5], 4)])
+    assert logits.shape[0] == rows + 1
+    assert torch.isfinite(logits).all()
+    native = target.native_logits(tokens)
+    assert torch.allclose(logits[:rows].float(), native.float(), atol=0.05)
+    assert torch.allclose(logits[rows].float(), native[4].float(), atol=0.05)
