@@ -54,13 +54,12 @@ def test_a_closed_loop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 def test_an_open_loop_sends_what_is_due(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The server answers nothing until all requests are there: a closed loop would never get that far."""
-    engine = SyntheticEngine(max_running=4)
+    engine = SyntheticEngine(max_running=4, manual=True)
+    engine.allow(1)  # for the one token that shows that requests are taken
     out = tmp_path / "out"
     with served(engine) as url:
 
         def answer_when_all_are_there() -> None:
-            wait_until(lambda: len(engine.requests) == 1 and engine.status().running == 0)
-            engine.manual = True
             wait_until(lambda: len(engine.requests) == 1 + 12)
             engine.allow()
 
