@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from app.cli_options import dtype_option
 from app.settings import SettingsError
 
 INTERRUPTED = 130
@@ -75,7 +76,7 @@ def compare(
     modes: str = typer.Option("plain,paper:64,auto,pld,recycling,hf-plain,hf-pld", help="What to compare, comma-separated"),
     max_tokens: int = typer.Option(128, min=1, help="Tokens of an answer at most"),
     limit: int | None = typer.Option(None, min=1, help="Questions, spread over the categories; all where not given"),
-    dtype: str = typer.Option("auto", help="auto, bf16, fp16 or fp32"),
+    dtype: str = dtype_option(),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
     seed: int = typer.Option(0, min=0, help="Of sampling, and of the bootstrap"),
     temperature: float = typer.Option(0.0, min=0.0, max=2.0, help="0 is greedy"),
@@ -187,7 +188,7 @@ def quality(
     max_tokens: int = typer.Option(256, min=1, help="Tokens of an answer at most"),
     csd_lambda: float = typer.Option(6.0, "--lambda", min=0.0, help="Divergences a pair must exceed"),
     tau: float = typer.Option(0.01, help="The gate: above 0, at most 1"),
-    dtype: str = typer.Option("auto", help="auto, bf16, fp16 or fp32"),
+    dtype: str = dtype_option(),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
     threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
     seed: int = typer.Option(0, min=0, help="Of the bootstrap"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from app.bench_cli import INTERRUPTED, DataGroup, fractions
+from app.cli_options import dtype_option
 from app.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run(
     gamma: int = typer.Option(6, min=1, max=64, help="Draft length (rollout)"),
     generate: bool = typer.Option(False, "--generate", help="Forced: have the target answer questions without an answer first"),
     store: str = typer.Option("none", help="Store to add the table to: sqlite:PATH, redis://..., none"),
-    dtype: str = typer.Option("auto", help="auto, bf16, fp16 or fp32"),
+    dtype: str = dtype_option(),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
     threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
     out: Path = typer.Option(Path("out/calibrate"), help="Directory of the results; a run that was cut off goes on there"),

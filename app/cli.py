@@ -20,6 +20,7 @@ import typer
 import app.bench_serve_cli  # noqa: F401 - adds its command to bench
 from app.bench_cli import bench
 from app.calibrate_cli import calibrate
+from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
@@ -196,7 +197,7 @@ def generate(
     drafter: str | None = typer.Option(None, help="racer, draft_model, hybrid, or none for plain decoding"),
     draft: str | None = typer.Option(None, help="Draft model, for draft_model and hybrid"),
     max_nodes: str | None = typer.Option(None, help="Largest draft tree, root included"),
-    dtype: str | None = typer.Option(None, help="Number format of the weights: auto, float32, bfloat16, float16"),
+    dtype: str | None = typer.Option(None, help=DTYPE_HELP),
     raw: bool = typer.Option(False, "--raw", help="Continue the text itself, without the chat template"),
 ) -> None:
     """Answer one prompt: text on standard output, figures on standard error."""

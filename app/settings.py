@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -11,6 +12,7 @@ from pydantic import Field, FilePath, FiniteFloat, SecretStr, ValidationError, f
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.engine.dtypes import DTYPE_HELP, full_name
 from app.engine.request import DrafterName, VerifierName
 from racer.drafter import Policy
 
@@ -33,10 +35,12 @@ class Settings(BaseSettings):
 
     target: str = Field("smollm2", min_length=1, description="Model to serve: a built-in name, hub id, directory or .gguf file")
     draft: str | None = Field(None, min_length=1, description="Draft model: a small one with the target's vocabulary")
-    served_model_name: str | None = Field(None, min_length=1, description="Model id that clients use; default: the target")
+    served_model_name: str | None = Field(
+        None, min_length=1, description="Model id that clients use; default: the target, of a path its last part"
+    )
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Number format of the weights")
+    dtype: str = Field("auto", description=DTYPE_HELP)
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     threads: int | None = Field(None, ge=1, description="CPU threads of the model; default: what the container may use")
     drafter: DrafterName = Field(
@@ -140,15 +144,28 @@ class Settings(BaseSettings):
                 raise PydanticCustomError("origin", "must hold origins such as https://chat.example.com, without a path, or *")
         return origins
 
-    @field_validator("device", "dtype", "log_level", "drafter", mode="before")
+    @field_validator("dtype")
+    @classmethod
+    def _full_dtype(cls, value: str) -> str:
+        try:
+            return full_name(value)
+        except ValueError as error:
+            raise PydanticCustomError("dtype", "{reason}", {"reason": str(error)}) from error
+
+    @field_validator("device", "log_level", "drafter", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
 
     @property
     def served_name(self) -> str:
-        """The model id that requests must name."""
-        return self.served_model_name or self.target
+        """The model id that requests must name: as set, or the target; of a local path its last part, without .gguf."""
+        if self.served_model_name:
+            return self.served_model_name
+        path = os.path.abspath(os.path.expanduser(self.target))
+        if not os.path.exists(path):
+            return self.target
+        return os.path.basename(path.removesuffix(".gguf")) or self.target
 
     @property
     def keys(self) -> tuple[str, ...]:

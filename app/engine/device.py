@@ -9,16 +9,10 @@ from pathlib import Path
 import psutil
 import torch
 
+from app.engine.dtypes import full_name
 from app.engine.errors import ModelLoadError
 
-_DTYPES = {
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-    "fp16": torch.float16,
-    "float16": torch.float16,
-    "fp32": torch.float32,
-    "float32": torch.float32,
-}
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _ROOT = Path("/")
 
 
@@ -48,15 +42,17 @@ def choose_device(device: str = "auto") -> torch.device:
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """The number format for the setting `dtype`; auto is the shortest one the device is fast at. Raises ModelLoadError."""
-    if dtype == "auto":
+    try:
+        name = full_name(dtype)
+    except ValueError as error:
+        raise ModelLoadError(f"dtype: {dtype!r} is unknown; it {error}.") from error
+    if name == "auto":
         if device.type == "cuda":
             return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
         if device.type == "mps":
             return torch.float16
         return torch.bfloat16 if _cpu_multiplies_bf16() else torch.float32
-    if dtype not in _DTYPES:
-        raise ModelLoadError(f"dtype: {dtype!r} is unknown; use auto, {', '.join(_DTYPES)}.")
-    return _DTYPES[dtype]
+    return _DTYPES[name]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -180,7 +180,7 @@ class Session:
         kept = [*sources[: taken - 1], Source.TARGET]
         for source in kept:
             self.counts.by_source[source] += 1
-        marks = tuple(place for place in rescued if place < taken)
+        marks = tuple(place for place in rescued if place < taken - 1)  # not the last, which counts as the target's
         self.counts.rescues += len(marks)
         if self.rules is not None:
             self.rules.accept(tokens[:taken])

@@ -138,6 +138,29 @@ def test_bad_values_name_the_setting(monkeypatch: pytest.MonkeyPatch, name: str,
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "full"),
+    [("bf16", "bfloat16"), ("FP16", "float16"), ("fp32", "float32"), ("float32", "float32"), ("Auto", "auto")],
+)
+def test_a_dtype_has_one_name_however_it_is_spelt(given: str, full: str) -> None:
+    assert read_settings({"dtype": given}).dtype == full
+
+
+def test_a_path_is_served_under_its_last_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "my-model").mkdir()
+    (tmp_path / "small.q8.gguf").touch()
+    monkeypatch.chdir(tmp_path / "my-model")
+    for target, name in (
+        (str(tmp_path / "my-model"), "my-model"),
+        (f"{tmp_path}/my-model/", "my-model"),
+        (".", "my-model"),
+        ("../small.q8.gguf", "small.q8"),
+        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
+    ):
+        assert read_settings({"target": target}).served_name == name
+    assert read_settings({"target": ".", "served_model_name": "mine"}).served_name == "mine"
+
+
 def test_keys_are_not_shown() -> None:
     found = read_settings({"api_keys": " secret , ,other"})
     assert found.keys == ("secret", "other")

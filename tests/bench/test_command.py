@@ -95,6 +95,7 @@ def test_an_interrupt_keeps_and_reports_what_is_done(
     ("words", "said"),
     [
         (["--modes", "plain"], "--data"),
+        (["--data", "none.jsonl", "--dtype", "int8"], "--dtype must be one of auto, bf16, bfloat16,"),
         (["--data", "none.jsonl"], "none.jsonl cannot be read"),
         (["--data", "none.jsonl", "--modes", "quick"], "unknown mode 'quick'"),
         (["--data", "none.jsonl", "--modes", "hf-assisted"], "--draft"),

@@ -11,9 +11,11 @@ from app.engine.calls import Completion
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
 from app.engine.errors import InvalidRequest, ModelLoadError
-from app.engine.events import StepRecord
+from app.engine.events import Delta, Event, StepRecord
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.session import Session
 from app.engine.target import PackedTarget
+from racer.tree import Source
 from tests.engine.drafting import CHEAP, FLAT
 from tests.models import build
 from tests.tiny import loaded, tiny_engine
@@ -126,6 +128,17 @@ def test_the_counts_of_steps_and_answers_agree():
     assert stats.refused_by_gate == sum(step.refused_by_gate for step in heard.steps)
     assert sum(step.nominated for step in heard.steps) >= stats.rescues
     assert len(done.token_ids) == stats.num_accepted_tokens + stats.num_steps + 1
+
+
+def test_a_rescued_token_that_the_answer_is_cut_at_counts_as_the_targets_alone():
+    codec = loaded().codec
+    heard: list[Event] = []
+    session = Session(GenerationRequest(PROMPT, GREEDY, StopParams(max_tokens=9, stop=("b",))), heard.append, codec, 8, 9)
+    drafted = [Source.DRAFT_MODEL, Source.DRAFT_MODEL, Source.TARGET]
+    assert session.emit(codec.encode("abc"), drafted, rescued=(0, 1)) == 2
+    (delta,) = heard
+    assert isinstance(delta, Delta)
+    assert (delta.sources, delta.rescued, session.counts.rescues) == (("draft_model", "target"), (0,), 1)
 
 
 @pytest.mark.parametrize(
