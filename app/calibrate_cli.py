@@ -11,7 +11,7 @@ import typer
 
 from app.bench_cli import INTERRUPTED, DataGroup, fractions
 from app.cli_options import dtype_option
-from app.settings import SettingsError
+from app.settings import SettingsError, read_settings
 
 if TYPE_CHECKING:
     from app.calibration.run import Mode, Progress
@@ -64,6 +64,8 @@ def run(
     from csd.exchange import write
     from csd.stores.url import open_store
 
+    settings = read_settings()
+    kept_in = CsdConfig(allowed=True, store=store, ttl=settings.store_ttl, max_entries=settings.ocm_entries)
     try:
         open_store(store, "any")  # before anything is read
     except ValueError as error:
@@ -109,8 +111,8 @@ def run(
         draw(found, CsdConfig().tau, out / "divergences.png")
     kept = ""
     if store != "none":
-        new = add_to_store(store, corrections.fingerprint, found.entries(), journal.batch_id())
-        kept = ", added to the store" if new else "; the store got them before (`racer-csd ocm merge` adds them again)"
+        new = add_to_store(kept_in, corrections.fingerprint, found.entries(), journal.batch_id())
+        kept = ", added to the store" if new else "; the store got them before (`racer-csd ocm merge` adds them once more)"
     _print(report)
     typer.echo(f"\n{written} pairs in {out / 'table.jsonl'}{kept}")
 

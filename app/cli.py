@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import logging
 import os
 import platform
@@ -11,7 +10,6 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,12 +18,13 @@ import typer
 import app.bench_serve_cli  # noqa: F401 - adds its command to bench
 from app.bench_cli import bench
 from app.calibrate_cli import calibrate
+from app.cli_options import with_setting_flags
 from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.ocm_cli import ocm
-from app.settings import ENV_PREFIX, Settings, SettingsError, flag, read_settings
+from app.settings import ENV_PREFIX, Settings, SettingsError, read_settings
 
 if TYPE_CHECKING:  # the model libraries take seconds to import: only commands that need them pay
     from app.engine.correction import CsdConfig
@@ -152,23 +151,7 @@ def _csd(settings: Settings) -> CsdConfig:
     )
 
 
-def _with_setting_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """One flag per setting, all optional: what is not given comes from the environment, and one place judges values."""
-    parameters = []
-    for name, field in Settings.model_fields.items():
-        switch = field.annotation is bool
-        declared = f"{flag(name)}/--no-{name.replace('_', '-')}" if switch else flag(name)
-        value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-        default = "" if value is None or value == "" else f" [default: {value}]"
-        option = typer.Option(None, declared, help=f"{field.description}{default}", show_default=False)
-        annotation = bool | None if switch else str | None
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation))
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
-
-
-cli.command("serve")(_with_setting_flags(serve))
+cli.command("serve")(with_setting_flags(serve))
 cli.add_typer(bench)
 cli.add_typer(calibrate)
 cli.add_typer(ocm)

@@ -44,10 +44,10 @@ class Settings(BaseSettings):
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     threads: int | None = Field(None, ge=1, description="CPU threads of the model; default: what the container may use")
     drafter: DrafterName = Field(
-        "racer", description="Default drafter: racer, draft_model or hybrid (both need a draft), none for plain"
+        "racer", description="Default drafter; draft_model and hybrid need a draft, none decodes plainly"
     )
     gamma: int = Field(6, ge=1, le=64, description="Tokens the draft model writes ahead where a request fixes its budget")
-    verifier: VerifierName = Field("exact", description="Default verifier of requests: exact, or csd (lossy; needs allow_csd)")
+    verifier: VerifierName = Field("exact", description="Default verifier of requests; csd is lossy and needs allow_csd")
     allow_csd: bool = Field(False, description="Let requests ask for the verifier csd, and keep a correction memory")
     csd_lambda: float = Field(6.0, ge=0.0, description="csd: times a pair must have diverged before it is rescued, exclusive")
     csd_tau: float = Field(0.01, gt=0.0, le=1.0, description="csd: least probability of a rescued token over the target's")
@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     admin_key: SecretStr | None = Field(None, description="Bearer key of the /admin routes; none: they are off")
     max_nodes: int = Field(64, ge=1, le=256, description="Largest draft tree, root included; requests may ask for less")
     policy: Policy = Field(
-        "auto", description="How draft trees are filled: auto (learnt order, as many nodes as pay), paper, or an ablation"
+        "auto", description="How draft trees are filled: auto learns the order and takes as many nodes as pay"
     )
     prior_rows: int = Field(32_768, ge=0, description="Tokens whose successors are worked out in idle time; 0: none")
     max_context: int | None = Field(None, ge=1, description="Tokens of prompt and answer together; default: the model's limit")

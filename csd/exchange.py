@@ -80,8 +80,17 @@ def read(
         raise ExchangeError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+def read_any(stream: BinaryIO, name: str) -> tuple[str, list[Entry]]:
+    """Read a whole table of whatever models; returns its fingerprint with it. name: what errors call the stream."""
+    reader = _Reader(stream, name)
+    entries = reader.table(None)
+    return reader.fingerprint, entries
+
+
 class _Reader:
-    """Reads lines and knows where it is."""
+    """Reads lines and knows where it is. fingerprint: of the header, once it was read."""
+
+    fingerprint = ""
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self.stream = stream
@@ -117,6 +126,7 @@ class _Reader:
             self._fail("fingerprint must be a string")
         if fingerprint is not None and values["fingerprint"] != fingerprint:
             self._fail("the table was made for another target, draft source or vocabulary (fingerprints differ)")
+        self.fingerprint = values["fingerprint"]
         expected = values["entries"]
         if type(expected) is not int or expected < 0:
             self._fail("entries must be a whole number, 0 or more")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from app.api.body import read_raw
@@ -25,6 +25,7 @@ T = TypeVar("T")
 NDJSON = "application/x-ndjson"
 MAX_TABLE_BYTES = 64 << 20  # a million pairs
 SHOWN = 20
+BATCH = "A name of the caller's choice: counts sent again under the same name are added once"
 
 
 def _corrections(request: Request) -> Corrections:
@@ -41,10 +42,13 @@ async def _on_thread(work: Callable[[], T]) -> T:
         raise unavailable(f"The store did not do it: {error}", "store_unavailable") from error
 
 
-def _shown(corrections: Corrections, top: int) -> dict[str, Any]:
+def _shown(corrections: Corrections, text: Callable[[int], str], top: int) -> dict[str, Any]:
     status = corrections.status
     frequent = itertools.islice(corrections.memory.entries(), top)
-    entries = [{"draft": draft, "target": target, "count": count} for draft, target, count in frequent]
+    entries = [
+        {"draft": draft, "target": target, "count": count, "draft_text": text(draft), "target_text": text(target)}
+        for draft, target, count in frequent
+    ]
     return {
         "fingerprint": corrections.fingerprint,
         "entries": status.entries,
@@ -56,7 +60,12 @@ def _shown(corrections: Corrections, top: int) -> dict[str, Any]:
 @router.get("/ocm", summary="The correction memory: its size, its store, and the most frequent pairs")
 async def show(request: Request) -> Response:
     corrections = _corrections(request)
-    return JSONResponse(await _on_thread(lambda: _shown(corrections, SHOWN)))
+    codec = service_of(request).ready_engine().codec
+
+    def text(token: int) -> str:
+        return codec.decode([token], skip_special_tokens=False)
+
+    return JSONResponse(await _on_thread(lambda: _shown(corrections, text, SHOWN)))
 
 
 @router.get("/ocm/export", summary="The table as JSON lines")
@@ -65,21 +74,21 @@ async def export(request: Request) -> Response:
 
     def dump() -> bytes:
         stream = io.BytesIO()
-        write(stream, corrections.fingerprint, corrections.memory.entries())
+        memory = corrections.memory
+        write(stream, corrections.fingerprint, itertools.chain(memory.entries(), memory.agreements()))
         return stream.getvalue()
 
     return Response(await _on_thread(dump), media_type=NDJSON)
 
 
 @router.post("/ocm/import", summary="Add the counts of an exported table; nothing changes if any line is wrong")
-async def import_(request: Request) -> Response:
+async def import_(request: Request, batch: str | None = Query(None, description=BATCH)) -> Response:
     corrections = _corrections(request)
     body = await read_raw(request, MAX_TABLE_BYTES)
 
     def add() -> int:
         entries = read(io.BytesIO(body), corrections.fingerprint, name="body")
-        corrections.add(entries)
-        return len(entries)
+        return len(entries) if corrections.add(entries, batch) else 0
 
     try:
         added = await _on_thread(add)

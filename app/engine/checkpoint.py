@@ -34,7 +34,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """Check a model directory without loading it. Raises ModelLoadError that says what is wrong with it."""
     config = _read_config(directory)
     float_elements = other_bytes = 0
-    for path in _weight_files(directory):
+    for path in weight_files(directory):
         for entry in _read_header(path).values():
             elements = math.prod(entry["shape"])
             if entry["dtype"] in _FLOATS:
@@ -72,7 +72,8 @@ def _read_config(directory: Path) -> dict[str, Any]:
     return config
 
 
-def _weight_files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files of a model. Raises ModelLoadError where there are none."""
     names = listed(directory)
     if "model.safetensors" in names:
         return [directory / "model.safetensors"]

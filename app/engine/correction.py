@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from app.engine.errors import InvalidRequest
 from app.engine.interface import StoreStatus
-from app.engine.loading import LoadedModel
 from app.engine.request import RuleName, SpeculationParams
-from csd.fingerprint import fingerprint
 from csd.gate import CsdRule, Rule, StaticRule
 from csd.memory import CorrectionMemory, Entry
-from csd.stores.base import DEFAULT_TTL, Batch, Store, batches_of
+from csd.stores.base import DEFAULT_TTL, Store, add_once
 from csd.stores.sync import StoreSync
 from csd.stores.url import open_store
 
 logger = logging.getLogger(__name__)
 
-SAMPLED = 8  # values of each parameter that tell one model from another
 FLUSH_SECONDS = 2.0
 
 
@@ -55,6 +50,7 @@ class Corrections:
         self.memory = CorrectionMemory(config.max_entries, config.half_life)
         self._store: Store | None = open_store(config.store, table, ttl=config.ttl, max_entries=2 * config.max_entries)
         self._sync = StoreSync(self.memory, self._store)
+        self._merged: set[str] = set()  # names of what was added where no store remembers them
 
     def start(self) -> None:
         self._sync.start()
@@ -78,23 +74,17 @@ class Corrections:
     def add(self, entries: Sequence[Entry], batch: str | None = None, timeout: float = 60.0) -> bool:
         """Add counts from elsewhere to store and memory; False where the store had taken this batch before. Raises StoreError.
 
-        batch: an id of these counts (at most 26 characters are used); with the same id they are added to the store once.
+        batch: a name of these counts; under the same name they are added once.
         """
+        name = batch or uuid.uuid4().hex
         if self._store is not None:
-            batches = batches_of(entries)
-            if batch is not None:
-                batches = [Batch(part.increments, f"{batch[:26]}{index:06x}") for index, part in enumerate(batches)]
-
-            async def send(store: Store) -> bool:
-                before = after = await store.version()
-                for part in batches:
-                    after = await store.apply(part)
-                return after != before
-
-            new = self._sync.call(send, timeout)
+            new = self._sync.call(lambda store: add_once(store, entries, name), timeout)
             self._sync.flush(timeout)  # and with it the memory takes the store's table over
-            return new or not batches
+            return new
+        if name in self._merged:
+            return False
         self.memory.merge(entries)
+        self._merged.add(name)
         return True
 
     def clear(self) -> None:
@@ -106,9 +96,12 @@ class Corrections:
         return rule_of(self.config, asked)
 
 
-def add_to_store(url: str, table: str, entries: Sequence[Entry], batch: str) -> bool:
-    """Add counts to a store without serving from it; False where it had taken this batch before. Raises StoreError."""
-    corrections = Corrections(CsdConfig(allowed=True, store=url), table)
+def add_to_store(config: CsdConfig, table: str, entries: Sequence[Entry], batch: str) -> bool:
+    """Add counts to the store of `config` without serving from it; False where it had taken this batch before.
+
+    Raises StoreError.
+    """
+    corrections = Corrections(config, table)
     corrections.start()
     try:
         return corrections.add(entries, batch)
@@ -133,19 +126,3 @@ def rule_of(config: CsdConfig, asked: SpeculationParams) -> Rule:
     except ValueError as error:
         field_name = "tau" if "tau" in str(error) else "lambda"
         raise InvalidRequest(f"{error}.", f"speculative.{field_name}") from error
-
-
-def table_fingerprint(target: LoadedModel, draft: LoadedModel | None) -> str:
-    """The fingerprint of the table for this target and draft source; RACER's own drafts are one source of their own."""
-    source = "racer" if draft is None else model_identity(draft)
-    return fingerprint(model_identity(target), source, target.codec.tokenizer.get_vocab())
-
-
-def model_identity(loaded: LoadedModel) -> str:
-    """Tells one set of weights from another: class, shapes and the first values of each parameter, rounded to bfloat16 so that
-    the dtype it was loaded in makes no difference."""
-    content = hashlib.sha256(type(loaded.model).__name__.encode())
-    for parameter in loaded.model.parameters():
-        values = parameter.detach().flatten()[:SAMPLED].to(torch.bfloat16).float().tolist()
-        content.update(repr((tuple(parameter.shape), values)).encode())
-    return content.hexdigest()[:32]

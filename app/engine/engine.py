@@ -14,13 +14,14 @@ import torch
 
 from app.engine.calls import ProgramCalls
 from app.engine.conversations import Conversations
-from app.engine.correction import Corrections, CsdConfig, table_fingerprint
+from app.engine.correction import Corrections, CsdConfig
 from app.engine.cost import ModelMemory, measure, measure_draft
 from app.engine.decoder import Decoder
 from app.engine.device import choose_threads
 from app.engine.draft_model import DraftModel, build_draft
 from app.engine.errors import ContextLengthExceeded, InvalidRequest, ModelLoadError
 from app.engine.events import EngineObserver, Event, EventSink
+from app.engine.identity import table_fingerprint
 from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, ModelInfo
 from app.engine.loading import LoadedModel, load_model
 from app.engine.model_cache import cache_directory

@@ -91,6 +91,22 @@ def load_model(
     return LoadedModel(model, codec, name, model.config, eos_ids, _max_context(config, tokenizer), place, number_format)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What a model's directory says without its weights being read."""
+
+    directory: Path
+    config: Any
+    tokenizer: Any
+
+
+def find_model(source: str, *, dtype: str = "auto", cache_dir: Path | str | None = None) -> ModelFiles:
+    """Files, configuration and tokenizer of anything load_model takes. Raises ModelLoadError."""
+    found = _locate(source, choose_dtype(dtype, choose_device()), cache_directory(cache_dir), None)
+    config = _load_config(found.directory, read_checkpoint(found.directory))
+    return ModelFiles(found.directory, config, _load_tokenizer(found))
+
+
 def load_tokenizer(source: str, *, cache_dir: Path | str | None = None, revision: str | None = None) -> Any:
     """The tokenizer alone, of anything load_model takes. Raises ModelLoadError."""
     dtype = choose_dtype("auto", torch.device("cpu"))

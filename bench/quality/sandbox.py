@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ SECONDS = 10.0
 MEMORY = 1 << 30  # bytes of address space
 FILE_SIZE = 1 << 20
 PASSED = 83  # exit status of a program that was run to its end; exit() in the middle gives another
+FUTURE = re.compile(r"^from __future__ import (?:\([^)]*\)|[^\n(]*)\n", re.MULTILINE)
 
 GUARD = """
 import resource as _resource, socket as _socket
@@ -31,7 +33,9 @@ _socket.socket = _socket.create_connection = _socket.getaddrinfo = _refused
 
 def passes(program: str, *, seconds: float = SECONDS, memory: int = MEMORY) -> bool:
     """Whether the Python program gets to its end without an error, within its bounds. Its output is dropped."""
-    guard = GUARD.format(cpu=max(1, round(seconds)), memory=memory, file=FILE_SIZE)
+    futures = "".join(FUTURE.findall(program))  # they must stand first, before the guard
+    program = FUTURE.sub("\n", program)
+    guard = futures + GUARD.format(cpu=max(1, round(seconds)), memory=memory, file=FILE_SIZE)
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
             [sys.executable, "-I", "-"],

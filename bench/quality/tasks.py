@@ -17,7 +17,10 @@ from bench.quality.sandbox import passes
 
 Kind = Literal["code", "answer", "open"]
 FENCE = re.compile(r"```[ \t]*[\w+.#-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
-NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+DIGITS = r"(?:\d+(?:(?:,|\{,\})\d{3}(?!\d))*(?:\.\d+)?|\.\d+)"
+TEX_FRACTION = r"\\[dt]?frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(-?\d+)\s*\}|(\d))"
+NUMBER = re.compile(rf"[-+]?(?:{DIGITS}(?:/\d+)?|{TEX_FRACTION})")
+CLAUSE_END = re.compile(r"[.,;:]\s|\(|\b(?:because|since|as)\b")
 WORD = re.compile(r"[^\W\d_]{2}")
 SAID = re.compile(r"(?:answer\s+is|answer:|####)\s*(.+)", re.IGNORECASE)
 CODE_REQUEST = "Complete the following Python function. Reply with the whole function in one code block.\n\n```python\n{}\n```"
@@ -128,10 +131,11 @@ def final_answer(reply: str) -> str:
             if depth == 0:
                 return reply[start + 1 : index].strip()
     for said in reversed(SAID.findall(reply)):
-        number = NUMBER.search(said)
+        claim = CLAUSE_END.split(said, maxsplit=1)[0].rpartition("=")[2]  # "3 times 4 = 12" says 12
+        number = NUMBER.search(claim) or NUMBER.search(said)
         if number:
             return number.group()
-    numbers = NUMBER.findall(reply)
+    numbers = [number.group() for number in NUMBER.finditer(reply)]
     return numbers[-1] if numbers else ""
 
 
@@ -144,16 +148,18 @@ def equal_answers(given: str, reference: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    text = text.replace("\\left", "").replace("\\right", "").replace("\\!", "").replace("\\$", "").replace("dfrac", "frac")
-    return re.sub(r"[\s$]", "", text).rstrip(".")
+    for noise in ("\\left", "\\right", "\\!", "\\$", "^\\circ", "^{\\circ}", "°"):
+        text = text.replace(noise, "")
+    text = re.sub(TEX_FRACTION, lambda part: f"\\frac{{{part[1] or part[2]}}}{{{part[3] or part[4]}}}", text)
+    return re.sub(r"[\s$]", "", text.replace("{,}", ",").replace("\\%", "%")).rstrip(".")
 
 
 def _value(text: str) -> float | None:
     cleaned = _plain(text).replace(",", "").rstrip("%")
-    fraction = re.fullmatch(r"(-?)\\frac\{(-?\d+)\}\{(-?\d+)\}", cleaned)
+    fraction = re.fullmatch(r"([-+]?)\\frac\{(-?\d+)\}\{(-?\d+)\}", cleaned)
     try:
         if fraction:
-            return float(Fraction(int(fraction[2]), int(fraction[3]))) * (-1 if fraction[1] else 1)
+            return float(Fraction(int(fraction[2]), int(fraction[3]))) * (-1 if fraction[1] == "-" else 1)
         return float(Fraction(cleaned)) if "/" in cleaned else float(cleaned)
     except (ValueError, ZeroDivisionError, OverflowError):
         return None

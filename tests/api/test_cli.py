@@ -45,6 +45,12 @@ def test_every_setting_is_a_flag(
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     for name in Settings.model_fields:
         assert f"--{name.replace('_', '-')}" in shown, name
+    for words in (
+        "INTEGER  *Port to listen on; 0 takes a free one \\(default: 8000\\)",
+        "NUMBER .*default: 0.01",
+        "one of exact, csd; default: exact",
+    ):
+        assert re.search(words, shown), words
     flags = ["--max-nodes", "8", "--max_queued=3", "--no-warm-start", "--self-check", "--api-keys", "a,b", "--port", "0"]
     assert run(monkeypatch, "serve", *flags) == 0
     found = seen[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 from app import cli
 from csd.exchange import read, write
+from csd.stores.base import Batch, add_once
+from tests.csd.stores.support import Driven
+from tests.tiny import loaded, tokenizer
 
 Call = Callable[..., tuple[int, str]]
 TABLE = "ab" * 16
@@ -38,14 +42,77 @@ def test_a_table_goes_in_out_and_away(run: Call, tmp_path: Path) -> None:
     assert run("import", str(first))[0] == 0
     code, text = run("show")
     assert code == 0 and "3 pairs, 12 divergences" in text and "9  5 for 6" in text
-    assert run("merge", str(first), str(first))[0] == 0
-    assert run("export", str(back))[0] == 0
-    assert read(back, TABLE) == [(draft, target, 3 * count) for draft, target, count in ENTRIES]
-    assert run("import", str(first))[0] == 0  # replaces
+    assert "3 entries added" in run("merge", str(first))[1]
+    for times, words, said in ((2, ("merge",), "was added before"), (3, ("merge", "--again"), "3 entries added")):
+        assert said in run(*words, str(first))[1]
+        assert run("export", str(back))[0] == 0
+        assert read(back, TABLE) == [(draft, target, times * count) for draft, target, count in ENTRIES]
+    assert "is replaced: 3 entries" in run("import", str(first))[1]
     assert run("export", str(back))[0] == 0
     assert read(back, TABLE) == ENTRIES
     assert run("clear", "--yes")[0] == 0
     assert "0 pairs" in run("show")[1]
+
+
+def test_a_table_goes_through_pipes(run: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = tmp_path / "first.jsonl"
+    write(first, TABLE, ENTRIES)
+    for command, said in (("import", "is replaced: 3 entries"), ("merge", "standard input: 3 entries added")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(first.read_bytes())))
+        assert said in run(command, "-")[1]
+    out = io.TextIOWrapper(io.BytesIO())
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        assert run("export", "-")[0] == 0
+    out.buffer.seek(0)
+    assert read(out.buffer, TABLE) == [(draft, target, 2 * count) for draft, target, count in ENTRIES]
+
+
+def test_a_merge_that_was_killed_goes_on_where_it_stood(tmp_path: Path) -> None:
+    entries = [(token, token + 1, 1.0) for token in range(12_000)]  # three batches
+    store = Driven(f"sqlite:{tmp_path / 'ocm.sqlite3'}", TABLE)
+    apply, left = store.store.apply, [2]
+
+    async def killed(batch: Batch) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ConnectionError
+        return await apply(batch)
+
+    def add() -> bool:
+        return store.loop.run_until_complete(add_once(store.store, entries, "name"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.store, "apply", killed)
+        with pytest.raises(ConnectionError):
+            add()
+    assert len(store.counts()) == 10_000
+    assert add() is True
+    assert store.counts() == {(draft, target): count for draft, target, count in entries}
+    assert add() is False
+    store.close()
+
+
+def test_looking_with_a_target_shows_texts(run: Call, tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path / "model")
+    loaded().model.save_pretrained(tmp_path / "model")
+    first = tmp_path / "first.jsonl"
+    write(first, TABLE, [(13, 14, 9.0)])
+    assert run("import", str(first))[0] == 0
+    assert "13 for 14  'a' for 'b'" in run("show", "--target", str(tmp_path / "model"))[1]
+
+
+def test_files_and_store_are_judged_before_a_model_is_looked_for(run: Call, tmp_path: Path) -> None:
+    model = ("--target", str(tmp_path / "no-model"))
+    assert "absent.jsonl" in run("merge", "absent.jsonl", *model, table="")[1]
+    assert "store must be one of" in run("show", *model, store="mysql://host/db", table="")[1]
+    assert "no-model" in run("show", *model, store=f"sqlite:{_file(tmp_path)}", table="")[1]
+
+
+def _file(directory: Path) -> Path:
+    path = directory / "there.sqlite3"
+    path.touch()
+    return path
 
 
 def test_looking_makes_no_file(run: Call, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def problem(tmp_path: Path, entry: object) -> Problem:
         "```Python3\ndef double(x):\n    return x + x\n```",
         "```\nfrom typing import List\ndef double(x):\n    return x + x\n```",
         "def double(x):\n    return 2 * x",
+        "```python\nfrom __future__ import annotations\n\ndef double(x: Unknown):\n    return 2 * x\n```",
         "    return 2 * x",
         "```python\nprint('an example')\n```\n```python\ndef double(x): return 2 * x",
     ],
@@ -60,6 +61,11 @@ def test_a_wrong_one_does_not(tmp_path: Path, reply: str):
         ("First 5, then 12", "12"),
         ("\\boxed{3} no, \\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
         ("#### 18", "18"),
+        ("The answer is 3 times 4 = 12", "12"),
+        ("The answer is 7, because 3 + 4 = 7 and 2 + 2 = 4.", "7"),
+        ("The answer is 5/8 of it, or 62 %", "5/8"),
+        ("So the answer is \\frac12.", "\\frac12"),
+        ("That makes 1{,}000 in all.", "1{,}000"),
         ("nothing", ""),
     ],
 )
@@ -71,6 +77,9 @@ def test_answers_are_compared_as_numbers_where_they_are():
     assert equal_answers("1,234.00", "1234")
     assert equal_answers("\\frac{1}{2}", "0.5")
     assert equal_answers("18.", "18")
+    assert equal_answers("5/8", "0.625") and equal_answers("5/8", "\\frac58") and equal_answers("-\\tfrac{1}2", "-0.5")
+    assert equal_answers("1{,}000", "1,000") and equal_answers("90^\\circ", "90") and equal_answers("90°", "90^{\\circ}")
+    assert not equal_answers("\\frac12", "12")
     assert equal_answers("x^2 + 1", "x^2+1")
     assert not equal_answers("", "18")
     assert not equal_answers("17", "18")
