@@ -13,6 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from app.cli_options import dtype_option
 from app.settings import SettingsError
+from bench.modes import MODES
+from bench.quality.modes import MODES as QUALITY_MODES
 
 INTERRUPTED = 130
 
@@ -73,7 +75,9 @@ def compare(
     target: str = typer.Option("smollm2", help="Model to measure"),
     draft: str | None = typer.Option(None, help="Draft model, for modes that need one"),
     data: list[Path] = typer.Option([], help="Questions in Spec-Bench's JSON-lines form; several files may follow"),
-    modes: str = typer.Option("plain,paper:64,auto,pld,recycling,hf-plain,hf-pld", help="What to compare, comma-separated"),
+    modes: str = typer.Option(
+        "plain,paper:64,auto,pld,recycling,hf-plain,hf-pld", help=f"What to compare, comma-separated: {MODES}"
+    ),
     max_tokens: int = typer.Option(128, min=1, help="Tokens of an answer at most"),
     limit: int | None = typer.Option(None, min=1, help="Questions, spread over the categories; all where not given"),
     dtype: str = dtype_option(),
@@ -181,7 +185,7 @@ def quality(
     target: str = typer.Option("smollm2", help="Model to measure"),
     draft: str | None = typer.Option(None, help="Draft model"),
     data: list[Path] = typer.Option([], help="HumanEval problems, questions with `reference`, or open questions"),
-    modes: str = typer.Option("plain,sd,csd,ocm,scg,static,racer,racer+csd,hybrid,hybrid+csd", help="What to compare"),
+    modes: str = typer.Option(",".join(QUALITY_MODES), help=f"What to compare, comma-separated: {', '.join(QUALITY_MODES)}"),
     table: Path | None = typer.Option(None, help="Correction table (made by calibrate or ocm export) to start from"),
     part: str = typer.Option("0:1", help="Part of each file by fractions, such as 0.667:1 for its last third"),
     limit: int | None = typer.Option(None, min=1, help="Problems, taken from the files in turn; all where not given"),

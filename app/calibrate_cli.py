@@ -53,6 +53,7 @@ def run(
         raise SettingsError("--mode must be forced or rollout")
     if not data:
         raise SettingsError("calibrate needs text: give --data FILE")
+    from app.calibration.digest import named_digest
     from app.calibration.journal import Journal
     from app.calibration.linelog import LineLogError
     from app.calibration.plot import draw
@@ -74,7 +75,9 @@ def run(
         items = read_items(data, limit, fractions(part))
         given = {"mode": mode, "target": target, "draft": draft, "max_tokens": max_tokens, "gamma": gamma, "generate": generate}
         journal = Journal(
-            out, given | {"dtype": dtype, "data": [str(path) for path in data], "limit": limit, "part": part}, fresh=fresh
+            out,
+            given | {"dtype": dtype, "data": [named_digest(path) for path in data], "limit": limit, "part": part},
+            fresh=fresh,
         )
     except (CalibrationDataError, LineLogError) as error:
         raise SettingsError(str(error)) from error
@@ -131,10 +134,11 @@ def _agreement(found: Divergences, path: Path, fingerprint: str) -> dict[str, fl
 
 
 def _show(progress: Progress) -> None:
-    minutes, seconds = divmod(round(progress.seconds_left), 60)
+    from bench.progress import minutes
+
     typer.echo(
         f"[{progress.done}/{progress.total}] {progress.events} divergences, {progress.tokens_per_s:.0f} tokens/s, "
-        f"about {minutes}:{seconds:02d} left",
+        f"about {minutes(progress.seconds_left)} left",
         err=True,
     )
 

@@ -59,8 +59,9 @@ def text(kind: str, length: int, vocabulary: int = VOCABULARY) -> Int64Array:
 
 def as_table(report: dict[str, Any]) -> str:
     """The report as Markdown tables."""
-    calls = ("observe", "propose", "learn")
-    head = ["policy", "text", "context", *[f"{call} {what}, µs" for call in calls for what in ("median", "p99")], "nodes"]
+    calls = {"propose": "draft", "learn": f"learn {report['nodes']} rows", "observe": "take in one token"}
+    named = [f"{name}, {what}, µs" for name in calls.values() for what in ("median", "p99")]
+    head = ["policy", "text", "context", *named, "nodes drafted"]
     rows = [
         [
             row["policy"],
@@ -75,9 +76,9 @@ def as_table(report: dict[str, Any]) -> str:
     state = [[row["policy"], str(row["vocabulary"]), f"{row['bytes'] / 2**20:.2f}"] for row in report["state"]]
     return "\n\n".join(
         [
-            f"observe: 1 token; propose: {report['nodes']} nodes; learn: {report['nodes']} rows of 8, the verdict included.",
+            f"draft: up to {report['nodes']} nodes; learn: rows of 8 successors, the verdict included.",
             table(head, rows),
-            table(["policy", "text", "prompt tokens", "insertion, ms"], prompts),
+            table(["policy", "text", "tokens of the prompt", "take in the prompt, ms"], prompts),
             table(["policy", "vocabulary", "state, MiB"], state),
         ]
     )

@@ -29,8 +29,13 @@ def as_markdown(report: dict[str, Any], plots: Sequence[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    lines = [map(cell, head), ["---", *["---:"] * (len(head) - 1)], *(map(cell, row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """A name as it may stand in a table: on one line, without bars of its own."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:

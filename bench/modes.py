@@ -17,6 +17,10 @@ PAPER_NODES = 64
 DEFAULT_NODES: dict[str, int | None] = {"auto": None, "pld": 11, "recycling": 81}
 MAX_NODES = 1024
 MAX_GAMMA = 64
+MODES = (
+    f"{PLAIN}, {', '.join(get_args(Policy))}, hybrid (each also with :NODES), draft_model (also with :GAMMA), "
+    f"{', '.join(get_args(PeerName))}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def parse_modes(names: Sequence[str]) -> tuple[Mode, ...]:
     for name in [part.strip() for given in names for part in given.split(",") if part.strip()]:
         modes.setdefault(name, _mode(name))
     if not modes:
-        raise BenchError(f"no mode is named; {_known()}")
+        raise BenchError(f"no mode is named; the modes are {MODES}")
     if PLAIN not in modes:
         modes = {PLAIN: Mode(PLAIN), **modes}
     return tuple(modes.values())
@@ -68,7 +72,7 @@ def _mode(name: str) -> Mode:
     if policy in get_args(DraftedName):
         return _drafted(name, cast("DraftedName", policy), number if colon else None)
     if policy not in get_args(Policy):
-        raise BenchError(f"unknown mode {name!r}; {_known()}")
+        raise BenchError(f"unknown mode {name!r}; the modes are {MODES}")
     nodes = DEFAULT_NODES.get(policy, PAPER_NODES)
     if colon:
         nodes = _number(name, number, MAX_NODES, "the number of nodes")
@@ -88,10 +92,3 @@ def _number(name: str, number: str, most: int, what: str) -> int:
     if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= most:
         raise BenchError(f"mode {name!r}: {what} must lie in 1 to {most}")
     return int(number)
-
-
-def _known() -> str:
-    return (
-        f"the modes are {PLAIN}, {', '.join(get_args(Policy))}, hybrid (each also with :NODES), "
-        f"draft_model (also with :GAMMA), {', '.join(get_args(PeerName))}"
-    )

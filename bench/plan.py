@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.calibration.digest import named_digest
 from bench.errors import BenchError
 from bench.modes import Mode
 
@@ -42,7 +42,7 @@ class Plan:
             "version": VERSION,
             "target": self.target,
             "draft": self.draft,
-            "data": [f"{path.name} sha256:{_digest(path)}" for path in self.data],
+            "data": [_digest(path) for path in self.data],
             "modes": [mode.name for mode in self.modes],
             "max_tokens": self.max_tokens,
             "limit": self.limit,
@@ -58,6 +58,6 @@ class Plan:
 
 def _digest(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        return named_digest(path)
     except OSError as error:
         raise BenchError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error

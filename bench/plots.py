@@ -42,7 +42,8 @@ def _speedup(figure: Any, report: dict[str, Any]) -> bool:
         places = [place + (index - (len(modes) - 1) / 2) * width for place in range(len(heights))]
         axes.bar(places, heights, width, label=name)
     axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(categories) + 1), [*categories, "overall"], rotation=30, ha="right")
+    shown = [" ".join(category.split()).replace("$", r"\$") for category in categories]  # a dollar would begin a formula
+    axes.set_xticks(range(len(categories) + 1), [*shown, "overall"], rotation=30, ha="right")
     axes.set_ylabel("speedup against plain (median)")
     axes.legend(ncols=min(4, len(modes)), fontsize="small")
     return True

@@ -13,6 +13,12 @@ from bench.modes import PLAIN
 from bench.result import Result
 
 
+def minutes(seconds: float) -> str:
+    """`2:05`."""
+    whole, rest = divmod(round(seconds), 60)
+    return f"{whole}:{rest:02d}"
+
+
 class Bar:
     """A bar on a terminal, nothing elsewhere. total: how many there are; done: how many were there at the start."""
 

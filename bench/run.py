@@ -10,6 +10,7 @@ from app.engine.device import choose_threads
 from app.engine.loading import load_model
 from bench import environment as facts
 from bench.benchmark import Benchmark, Outcome
+from bench.errors import BenchError
 from bench.plan import Plan
 from bench.progress import Reporter
 from bench.questions import Question, read_questions, spread
@@ -24,6 +25,8 @@ def run(plan: Plan, directory: Path, *, fresh: bool = False) -> dict[str, Any]:
     """
     questions = read_questions(plan.data)
     store = Store(directory, plan.settings(), fresh=fresh)
+    if store.resumed:
+        sys.stderr.write(f"{store.resumed} results of an earlier run are taken from {directory}; --fresh measures anew\n")
     try:
         return _run(plan, Outcome(spread(questions, plan.limit)), questions, store)
     finally:
@@ -43,6 +46,9 @@ def _run(plan: Plan, outcome: Outcome, questions: list[Question], store: Store) 
         except KeyboardInterrupt:
             _finish(plan, outcome, benchmark, store)
             raise
+        if len(outcome.skipped) == len(outcome.questions):
+            room = benchmark.engine.info.max_context
+            raise BenchError(f"no question fits the context of {room} tokens with --max-tokens {plan.max_tokens}")
         return _finish(plan, outcome, benchmark, store)
 
 

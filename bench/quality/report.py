@@ -6,9 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bench.markdown import cell
 from bench.quality.modes import PLAIN
 from bench.quality.run import Outcome
 from bench.statistics import bootstrap_median, median, ratio
+
+LEGEND = """\
+- speedup: median over problems of the ratio of tokens/s to plain's, with its bootstrap 95 % interval
+- MAT: tokens emitted by verify steps over verify steps; accepted: share of the drafted tokens that were kept
+- rescues per 100 tokens: draft tokens kept in place of the target's choice
+- right: answers that pass the tests or equal the reference, with their 95 % interval (Wilson)
+- cut: answers that reached --max-tokens; one that is cut seldom is right
+- as plain: mean share of an answer before it first differs from plain's, of the longer of both
+- mean log p: the target's own mean log-probability of the tokens
+- modes: plain, no speculation; sd, exact with the draft model; csd, memory and gate; ocm and scg, one of them alone; static,
+  a draft token is kept from a fixed share of the likeliest's probability on; racer and hybrid, those drafters, exact or
+  with +csd"""
 
 
 def wilson(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
@@ -29,12 +42,15 @@ def samples_to_tell(share: float, difference: float) -> int:
     return math.ceil(2 * share * (1 - share) * ((1.96 + 0.84) / difference) ** 2)
 
 
-def build(outcomes: Sequence[Outcome], modes: Sequence[str], seed: int) -> dict[str, Any]:
-    """{"modes": {mode: {"overall": {...}, "tasks": {task: {...}}}}} over the problems that every mode answered."""
+def build(
+    outcomes: Sequence[Outcome], modes: Sequence[str], seed: int, environment: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """{"environment": {...}, "modes": {mode: {"overall": {...}, "tasks": {task: {...}}}}} over the problems that every
+    mode answered."""
     by_mode = {mode: {one.problem: one for one in outcomes if one.mode == mode} for mode in modes}
     common = [problem for problem in by_mode[PLAIN] if all(problem in runs for runs in by_mode.values())]
     tasks = list(dict.fromkeys(by_mode[PLAIN][problem].task for problem in common))
-    report: dict[str, Any] = {"problems": len(common), "modes": {}}
+    report: dict[str, Any] = {"problems": len(common), "environment": environment or {}, "modes": {}}
     for mode, runs in by_mode.items():
         figures = {"overall": _figures(runs, by_mode[PLAIN], common, seed), "tasks": {}}
         for task in tasks:
@@ -64,6 +80,7 @@ def _figures(runs: dict[str, Outcome], plain: dict[str, Outcome], problems: Sequ
         "acceptance_rate": ratio(sum(one.accepted for one in own), sum(one.drafted for one in own)),
         "rescues_per_100_tokens": ratio(100 * sum(one.rescues for one in own), tokens),
         "refused_by_gate": sum(one.refused for one in own),
+        "cut": sum(one.cut for one in own),
         "judged": len(judged),
         "right": right,
         "accuracy": ratio(right, len(judged)),
@@ -76,10 +93,27 @@ def _figures(runs: dict[str, Outcome], plain: dict[str, Outcome], problems: Sequ
 def as_markdown(report: dict[str, Any]) -> str:
     """One table per task, and one of all."""
     first = next(iter(report["modes"].values()))
-    parts = [f"# Quality on {report['problems']} problems", "## All", _table(report["modes"], None), *_doubts(report["modes"])]
+    parts = [f"# Quality on {report['problems']} problems", *_facts(report["environment"])]
+    parts += ["## All", _table(report["modes"], None), *_doubts(report["modes"])]
     for task in first["tasks"]:
-        parts += [f"## {task}", _table(report["modes"], task)]
+        parts += [f"## {cell(task)}", _table(report["modes"], task)]
+    parts.append(LEGEND)
     return "\n\n".join(parts) + "\n"
+
+
+def _facts(environment: dict[str, Any]) -> list[str]:
+    """What was measured and where; nothing for a report made without it."""
+    if not environment:
+        return []
+    draft = environment["draft"] or "none"
+    said = [
+        f"target {environment['model']} ({environment['params'] / 1e6:.0f} M parameters), draft model {draft}",
+        f"{environment['dtype']} on {environment['device']}, {environment['cpu']}, {environment['threads']} threads",
+        f"lambda {environment['lambda']}, tau {environment['tau']}, table {environment['table'] or 'empty'}, greedy, "
+        f"{environment['max_tokens']} tokens at most",
+        f"measured {environment['date']}",
+    ]
+    return ["\n".join(f"- {line}" for line in said), f"    {environment['command']}"]
 
 
 def _doubts(modes: dict[str, Any]) -> list[str]:
@@ -97,8 +131,8 @@ def _doubts(modes: dict[str, Any]) -> list[str]:
 
 
 def _table(modes: dict[str, Any], task: str | None) -> str:
-    head = "| mode | speedup | 95 % | MAT | accepted | rescues per 100 tokens | right | 95 % | as plain | mean log p |"
-    rows = [head, "|---|---|---|---|---|---|---|---|---|---|"]
+    head = "| mode | speedup | 95 % | MAT | accepted | rescues per 100 tokens | right | 95 % | cut | as plain | mean log p |"
+    rows = [head, "|---|---|---|---|---|---|---|---|---|---|---|"]
     for name, figures in modes.items():
         one = figures["overall"] if task is None else figures["tasks"][task]
         interval = one["accuracy_interval"]
@@ -111,6 +145,7 @@ def _table(modes: dict[str, Any], task: str | None) -> str:
             _number(one["rescues_per_100_tokens"], 1),
             f"{one['right']} of {one['judged']}" if one["judged"] else "-",
             f"{_percent(interval[0])} to {_percent(interval[1])}" if interval else "-",
+            f"{one['cut']} of {one['problems']}",
             _percent(one["agreement_with_plain"]),
             _number(one["mean_log_probability"], 3),
         ]

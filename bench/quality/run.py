@@ -14,15 +14,19 @@ from app.calibration.run import question
 from app.engine.engine import Engine
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
 from bench.errors import BenchError
+from bench.progress import minutes
 from bench.quality.modes import PLAIN, QualityMode
 from bench.quality.score import mean_log_probability
 from bench.quality.tasks import Problem
 from csd.memory import Entry
 
+WARM_UP_TOKENS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One answer. right: None for open text. agreement: share of plain's tokens before the first that differs."""
+    """One answer. right: None for open text. cut: it reached the most tokens allowed. agreement: the share that is equal to
+    plain's answer before the first difference, of the longer of both."""
 
     problem: str
     task: str
@@ -35,6 +39,7 @@ class Outcome:
     drafted: int
     rescues: int
     refused: int
+    cut: bool
     agreement: float | None
     log_probability: float | None
 
@@ -78,27 +83,59 @@ def run(
 ) -> None:
     """Answer what the results lack. KeyboardInterrupt leaves them with every answer that was finished.
 
-    table: what the correction memory holds before each answer. Without that, a mode would rescue by what the other modes had
-    just met on the same problem, and a run that goes on by something else than one that was not cut off.
+    Raises BenchError where no problem fits the context. table: what the correction memory holds before each answer. Without
+    that, a mode would rescue by what the other modes had just met on the same problem, and a run that goes on by something
+    else than one that was not cut off.
     """
+    prompts = [question(engine, problem.prompt) for problem in problems]
+    room = engine.info.max_context - max_tokens
+    fitting = [(problem, prompt) for problem, prompt in zip(problems, prompts, strict=True) if len(prompt) <= room]
+    if not fitting:
+        raise BenchError(f"no problem fits the context of {engine.info.max_context} tokens with --max-tokens {max_tokens}")
+    if len(fitting) < len(problems):
+        sys.stderr.write(f"{len(problems) - len(fitting)} problems are too long for the context and left out\n")
+    total = len(fitting) * len(modes)
+    left = sum((problem.key, mode.name) not in results.outcomes for problem, _ in fitting for mode in modes)
+    if left < total:
+        sys.stderr.write(f"{total - left} answers of an earlier run are taken from {results.path}; --fresh measures anew\n")
+    if not left:
+        return
     engine.settle()
-    for number, problem in enumerate(problems):
-        prompt = question(engine, problem.prompt)
-        if len(prompt) + max_tokens > engine.info.max_context:
-            continue
+    _warm_up(engine, fitting[-1][1], modes, min(WARM_UP_TOKENS, max_tokens))
+    started, measured = time.perf_counter(), 0
+    for number, (problem, prompt) in enumerate(fitting):
         shift = number % (len(modes) - 1) if len(modes) > 1 else 0
         for mode in (modes[0], *modes[1 + shift :], *modes[1 : 1 + shift]):
             if (problem.key, mode.name) in results.outcomes:
                 continue
-            if engine.corrections is not None:
-                engine.corrections.memory.clear()
-                engine.corrections.memory.merge(table)
+            _start_from(engine, table)
             outcome, answer = _answer(engine, problem, prompt, mode, results.answers.get(problem.key), max_tokens)
             results.add(outcome, answer)
+            measured += 1
+            remaining = (time.perf_counter() - started) / measured * (left - measured)
+            rate = outcome.tokens / outcome.seconds
             sys.stderr.write(
-                f"[{number + 1}/{len(problems)}] {problem.key} {mode.name}: {outcome.tokens / outcome.seconds:.1f} tokens/s, "
-                f"right {outcome.right}, {outcome.rescues} rescues\n"
+                f"[{total - left + measured}/{total}] {problem.key} {mode.name}: {rate:.1f} tokens/s, "
+                f"right {outcome.right}, {outcome.rescues} rescues, about {minutes(remaining)} left\n"
             )
+
+
+def _start_from(engine: Engine, table: Sequence[Entry]) -> None:
+    if engine.corrections is not None:
+        engine.corrections.memory.clear()
+        engine.corrections.memory.merge(table)
+
+
+def _warm_up(engine: Engine, prompt: tuple[int, ...], modes: Sequence[QualityMode], tokens: int) -> None:
+    """Every mode once, uncounted: the first answer of a process takes longer than any other."""
+    for mode in modes:
+        engine.generate(_request(prompt, mode, tokens, tenant="warm-up"))
+
+
+def _request(prompt: tuple[int, ...], mode: QualityMode, tokens: int, tenant: str) -> GenerationRequest:
+    return GenerationRequest(
+        prompt, SamplingParams(temperature=0.0), StopParams(max_tokens=tokens), mode.speculation, tenant=tenant
+    )
 
 
 def _answer(
@@ -109,9 +146,7 @@ def _answer(
     plain: Sequence[int] | None,
     max_tokens: int,
 ) -> tuple[Outcome, list[int]]:
-    request = GenerationRequest(
-        prompt, SamplingParams(temperature=0.0), StopParams(max_tokens=max_tokens), mode.speculation, tenant=mode.name
-    )
+    request = _request(prompt, mode, max_tokens, tenant=mode.name)
     started = time.perf_counter()
     done = engine.generate(request)
     seconds = time.perf_counter() - started
@@ -131,6 +166,7 @@ def _answer(
             drafted=stats.num_draft_tokens,
             rescues=stats.rescues,
             refused=stats.refused_by_gate,
+            cut=done.finished.reason == "length",
             agreement=None if plain is None or mode.name == PLAIN else _agreement(answer, plain),
             log_probability=mean_log_probability(target, prompt, answer, engine.info.vocab_size),
         ),
@@ -139,8 +175,7 @@ def _answer(
 
 
 def _agreement(answer: Sequence[int], plain: Sequence[int]) -> float:
-    """Share of plain's tokens before the first difference."""
-    same = next((index for index, (a, b) in enumerate(zip(answer, plain, strict=False)) if a != b), None)
-    if same is None:
-        same = min(len(answer), len(plain))
-    return same / len(plain) if plain else 1.0
+    """Share of tokens before the first difference, of the longer answer: 1 for equal answers alone."""
+    shorter = min(len(answer), len(plain))
+    same = next((index for index in range(shorter) if answer[index] != plain[index]), shorter)
+    return same / max(len(answer), len(plain)) if answer or plain else 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import sys
@@ -10,10 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from app.calibration.digest import content_digest, named_digest
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine, EngineConfig
 from app.engine.errors import InvalidRequest
 from app.engine.request import SpeculationParams
+from bench import environment as facts
 from bench.errors import BenchError
 from bench.quality.modes import names, parse
 from bench.quality.report import as_markdown, build
@@ -46,8 +47,8 @@ class QualityPlan:
     def settings(self) -> dict[str, Any]:
         """What a run that goes on must have in common with the one before."""
         plain = {name: value for name, value in asdict(self).items() if name not in ("threads", "data", "table", "part")}
-        digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in self.data if path.exists()]
-        table = hashlib.sha256(self.table.read_bytes()).hexdigest()[:16] if self.table and self.table.exists() else None
+        digests = [named_digest(path) for path in self.data if path.exists()]
+        table = content_digest(self.table) if self.table and self.table.exists() else None
         if math.isinf(self.csd_lambda):
             plain["csd_lambda"] = "inf"  # JSON has no number for it
         return {**plain, "part": list(self.part), "data": digests, "table": table}
@@ -80,7 +81,16 @@ def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:
             raise BenchError(str(error)) from error
         finally:
             results.close()
-            report = build(list(results.outcomes.values()), names(modes), plan.seed)
+            environment = {
+                **facts.machine(),
+                **facts.model(engine.info),
+                "draft": engine.info.draft,
+                "lambda": plan.settings()["csd_lambda"],
+                "tau": plan.tau,
+                "table": None if plan.table is None else plan.table.name,
+                "max_tokens": plan.max_tokens,
+            }
+            report = build(list(results.outcomes.values()), names(modes), plan.seed, environment)
             if report["problems"]:
                 write_whole(directory / "report.json", json.dumps({"settings": plan.settings(), **report}, indent=2) + "\n")
                 write_whole(directory / "report.md", as_markdown(report))

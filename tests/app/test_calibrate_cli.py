@@ -27,7 +27,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abc abc", "hello", "x" * 400)))
     monkeypatch.setenv("RACER_CACHE_DIR", str(tmp_path / "cache"))
 
-    def call(*words: str) -> str:
+    def call(*words: str, data: Path = data) -> str:
         models = ("--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"), "--dtype", "fp32", "--threads", "1")
         kept = ("--data", str(data), "--out", str(tmp_path / "out"), "--store", f"sqlite:{tmp_path / 'ocm.sqlite3'}")
         monkeypatch.setattr(sys, "argv", ["racer-csd", "calibrate", *models, *kept, "--max-tokens", "30", *words])
@@ -50,3 +50,12 @@ def test_the_store_holds_the_table_once(run: Call, tmp_path: Path, words: tuple[
     assert "got them before" in run(*words)
     assert store.counts() == table
     store.close()
+
+
+def test_data_that_was_moved_is_still_the_same(run: Call, tmp_path: Path) -> None:
+    run()
+    (tmp_path / "elsewhere").mkdir()
+    moved = (tmp_path / "data.jsonl").rename(tmp_path / "elsewhere" / "data.jsonl")
+    journal = (tmp_path / "out" / "journal.jsonl").read_text()
+    assert "got them before" in run(data=moved)
+    assert (tmp_path / "out" / "journal.jsonl").read_text() == journal

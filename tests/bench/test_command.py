@@ -91,6 +91,35 @@ def test_an_interrupt_keeps_and_reports_what_is_done(
     assert "warm (there False, now True)" in capsys.readouterr().err
 
 
+def test_results_that_are_there_are_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
+) -> None:
+    assert run(monkeypatch, *arguments(tmp_path, model)) == 0
+    assert "earlier run" not in capsys.readouterr().err
+    assert run(monkeypatch, *arguments(tmp_path, model)) == 0
+    assert "12 results of an earlier run are taken from" in capsys.readouterr().err
+
+
+def test_questions_that_are_all_too_long_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
+) -> None:
+    assert run(monkeypatch, *arguments(tmp_path, model, "--max-tokens", "250")) == 2
+    assert "no question fits the context of 256 tokens with --max-tokens 250" in capsys.readouterr().err
+
+
+def test_quality_says_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
+) -> None:
+    data = write_questions(tmp_path / "a.jsonl", ["qa", "qa"])
+    words = ["quality", "--target", model, "--data", str(data), "--modes", "racer,racer+csd", "--max-tokens", "20"]
+    assert run(monkeypatch, *words, "--dtype", "float32", "--threads", "1", "--out", str(tmp_path / "q")) == 0
+    report = (tmp_path / "q" / "report.md").read_text()
+    for said in ("target tiny-llama", "draft model none", "float32 on cpu", "1 threads", "lambda 6.0, tau 0.01", "- MAT: "):
+        assert said in report, said
+    assert "\n    racer-csd bench quality --target" in report
+    assert "[6/6]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -80,6 +80,14 @@ def test_an_answer_that_ends_earlier_is_not_equal(wanted: Plan) -> None:
     assert (figures["equal_to_plain"], figures["first_divergence"]) == (0.0, 7)
 
 
+def test_names_that_are_no_names_break_no_report(tmp_path: Path) -> None:
+    wanted = plan(write_questions(tmp_path / "q.jsonl", ["qa"]), modes="plain")
+    asked = Question("a", "a|b\n$\\x$", ("x",))
+    report = build(wanted, [asked], [result("a", "plain", range(9), 1.0, category=asked.category)], {})
+    write(report, tmp_path)
+    assert "| mode | a\\|b $\\x$ | overall |" in (tmp_path / "report.md").read_text()
+
+
 def test_categories_phases_sources_and_histogram(wanted: Plan) -> None:
     mode = build(wanted, questions(), results(), {})["modes"]["paper:8"]
     assert list(mode["categories"]) == ["qa", "math"]

@@ -17,7 +17,7 @@ from bench.quality.score import mean_log_probability
 from tests.models import VOCABULARY
 from tests.models import build as build_model
 
-PLAIN = Outcome("p/1", "p", "plain", True, 100, 10.0, 99, 0, 0, 0, 0, None, -0.5)
+PLAIN = Outcome("p/1", "p", "plain", True, 100, 10.0, 99, 0, 0, 0, 0, False, None, -0.5)
 FAST = replace(PLAIN, mode="csd", seconds=4.0, steps=40, accepted=59, drafted=240, rescues=5, agreement=0.4)
 
 
@@ -33,6 +33,14 @@ def test_a_mode_is_compared_on_the_problems_that_all_modes_answered():
     assert figures["agreement_with_plain"] == pytest.approx(0.4)
     assert (figures["right"], figures["judged"]) == (1, 1)
     assert "| csd | 2.50x |" in as_markdown(report)
+
+
+def test_answers_that_were_cut_are_counted_and_names_break_no_table():
+    outcomes = [replace(PLAIN, task="a|b\nc"), replace(PLAIN, problem="p/2", cut=True)]
+    report = build(outcomes, ["plain"], seed=0)
+    assert report["modes"]["plain"]["overall"]["cut"] == 1
+    assert "| 1 of 2 | - | -0.500 |" in as_markdown(report)
+    assert "\n## a\\|b c\n" in as_markdown(report)
 
 
 def test_a_report_says_how_many_problems_a_difference_takes():
@@ -79,7 +87,9 @@ def test_results_are_read_back_and_not_mixed_with_another_run(tmp_path: Path):
 def test_agreement_is_the_share_before_the_first_difference():
     assert _agreement([1, 2, 9, 4], [1, 2, 3, 4]) == 0.5
     assert _agreement([1, 2], [1, 2, 3, 4]) == 0.5
+    assert _agreement([1, 2, 3, 4], [1, 2]) == 0.5
     assert _agreement([1, 2], [1, 2]) == 1.0
+    assert (_agreement([], []), _agreement([], [1])) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 128])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from app.engine.correction import CsdConfig
+from bench.errors import BenchError
 from bench.quality.modes import parse
 from bench.quality.run import Outcome, Results, run
 from bench.quality.tasks import Problem
@@ -19,6 +22,21 @@ def outcomes(directory: Path, modes: str, table: list[tuple[int, int, float]]) -
         run(engine, PROBLEMS, parse(modes, draft=True), results, 60, table)
         results.close()
         return results.outcomes
+
+
+def test_problems_that_do_not_fit_are_refused_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = Problem("p/long", "p", "open", "x" * 250)
+    with pair(similar(0.1)) as engine:
+        results = Results(tmp_path, {})
+        with pytest.raises(BenchError, match="no problem fits the context of 256 tokens with --max-tokens 60"):
+            run(engine, [long], parse("plain", draft=True), results, 60)
+        for said in ("[1/2] p/0 plain", "2 answers of an earlier run"):
+            run(engine, [long, *PROBLEMS], parse("plain", draft=True), results, 60)
+            printed = capsys.readouterr().err
+            assert "1 problems are too long" in printed and said in printed
+        results.close()
+        assert list(results.outcomes) == [(problem.key, "plain") for problem in PROBLEMS]
+        assert all(outcome.cut == (outcome.tokens == 60) for outcome in results.outcomes.values())
 
 
 def test_no_mode_learns_from_another(tmp_path: Path) -> None:
