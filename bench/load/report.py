@@ -135,7 +135,7 @@ def _latencies(runs: Sequence[dict[str, Any]]) -> str:
 
 def _errors(runs: Sequence[dict[str, Any]]) -> str:
     rows = [
-        [run["name"], kind, str(count), (run["error_examples"][kind] or "").replace("|", "\\|").replace("\n", " ")]
+        [run["name"], kind, str(count), run["error_examples"][kind] or ""]
         for run in runs
         for kind, count in run["errors_by_kind"].items()
     ]
