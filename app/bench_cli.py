@@ -147,7 +147,7 @@ def gauge(
     mode: str = typer.Option("auto", help="What the service does: auto, or any other mode of ours"),
     max_tokens: int = typer.Option(128, min=2, help="Tokens of an answer at most"),
     limit: int | None = typer.Option(None, min=1, help="Questions, spread over the categories; all where not given"),
-    dtype: str = typer.Option("auto", help="auto, bf16, fp16 or fp32"),
+    dtype: str = dtype_option(),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
     threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
 ) -> None:

@@ -59,4 +59,5 @@ def _kind(field: FieldInfo) -> str | None:
     kind = next((kind for kind in get_args(field.annotation) if kind is not type(None)), field.annotation)
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
-    return None if kind is bool else {int: "INTEGER", float: "NUMBER", Path: "FILE"}.get(kind, "TEXT")
+    names: dict[Any, str | None] = {bool: None, int: "INTEGER", float: "NUMBER", Path: "FILE"}
+    return names.get(kind, "TEXT")

@@ -94,10 +94,11 @@ class StoreSync:
         return self._await_round(timeout, hopeful=True)
 
     def call(self, work: Callable[[Store], Coroutine[Any, Any, T]], timeout: float = 5.0) -> T:
-        """Use the store between two rounds. Raises StoreError, also where it is off or takes longer."""
+        """Use the store between two rounds; the next takes its table over. Raises StoreError, also where it is off or takes
+        longer."""
         if self.store is None or self._loop is None or not self._thread.is_alive():
             raise StoreUnavailable("there is no store; name one with the setting `store`", "off")
-        future = asyncio.run_coroutine_threadsafe(self._in_turn(work(self.store)), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._in_turn(self._used(work(self.store))), self._loop)
         try:
             return future.result(timeout)
         except TimeoutError:
@@ -188,6 +189,11 @@ class StoreSync:
     async def _in_turn(self, work: Awaitable[T]) -> T:
         async with self._turn:
             return await work
+
+    async def _used(self, work: Awaitable[T]) -> T:
+        result = await work
+        self._refresh_at = self._clock()  # who changed the table sees it, however dear the last refresh was
+        return result
 
     async def _exchange(self) -> None:
         assert self.store is not None

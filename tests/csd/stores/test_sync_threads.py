@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from csd.stores.base import Store, StoreMisfit
+from csd.stores.base import Batch, Store, StoreMisfit
 from csd.stores.sync import StoreSync
 from tests.csd.stores.conftest import NewStore
 from tests.csd.stores.support import AddingMemory, WishedStore, store_at
@@ -49,6 +50,18 @@ def test_two_replicas_learn_from_each_other(url: str, new_sync: NewSync) -> None
     expected = {(1, 2): 40, (3, 4): 20}
     wait_until(lambda: memory_of(one).counts == expected == memory_of(other).counts)
     assert one.state == other.state == "ok" and not one.errors and not other.errors
+
+
+def test_who_changes_the_table_sees_it_however_dear_a_refresh_is() -> None:
+    ticks = itertools.count(step=100)  # seconds: each load takes so long that the next is put off
+    sync = StoreSync(AddingMemory(), WishedStore(), interval=60.0, clock=lambda: float(next(ticks)))
+    sync.start()
+    memory_of(sync).record(1, 2)
+    assert sync.flush(10.0)
+    sync.call(lambda store: store.apply(Batch(((3, 4, 5.0),))))
+    assert sync.flush(10.0)
+    assert memory_of(sync).counts == {(1, 2): 1, (3, 4): 5}
+    assert sync.close()
 
 
 def test_close_sends_what_is_left(url: str, new_sync: NewSync, new_store: NewStore) -> None:
