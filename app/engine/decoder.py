@@ -81,7 +81,7 @@ class Decoder:
                 scores = logprobs_for(session, logits[[start + node for node in walk.path]], walk.tokens)
                 kept = session.emit(walk.tokens, walk.sources, walk.rescued, scores, (tree, walk.path))
                 session.counts.refused_by_gate += walk.refused_by_gate
-                rescues += sum(place < kept for place in walk.rescued)
+                rescues += sum(place < kept - 1 for place in walk.rescued)
                 path = walk.path[:kept]  # the root and the kept drafts but the last emitted token, which is the next root
                 assert session.cache is not None
                 session.cache.commit(list(path))
