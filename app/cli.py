@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 import app.bench_serve_cli  # noqa: F401 - adds its command to bench
+from app.assembly import csd_config, load_engine
 from app.bench_cli import bench
 from app.calibrate_cli import calibrate
+from app.chat_cli import chat
 from app.cli_options import with_setting_flags
 from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.ocm_cli import ocm
-from app.settings import ENV_PREFIX, Settings, SettingsError, read_settings
+from app.settings import SettingsError, read_settings
 
 if TYPE_CHECKING:  # the model libraries take seconds to import: only commands that need them pay
-    from app.engine.correction import CsdConfig
-    from app.engine.engine import Engine
     from app.engine.interface import EngineInterface
 
 logger = logging.getLogger("racer-csd")
@@ -80,7 +80,7 @@ def serve(**flags: Any) -> None:
         raise SettingsError("WEB_CONCURRENCY asks for several workers, but one process holds the model; unset it")
     from app.main import run
 
-    _csd(settings)  # a store that cannot be is wrong usage, not a failed load
+    csd_config(settings)  # a store that cannot be is wrong usage, not a failed load
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.exit(run(settings, lambda: load_engine(settings), _one_line))
@@ -92,66 +92,8 @@ def _die_of_sigterm() -> None:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
-def load_engine(settings: Settings) -> Engine:
-    """The engine of these settings. Raises ModelLoadError."""
-    from app.engine.engine import Engine, EngineConfig
-    from racer.drafter import RacerConfig
-
-    return Engine.from_pretrained(
-        settings.target,
-        EngineConfig(
-            max_context=settings.max_context,
-            max_running=settings.max_running,
-            max_queued=settings.max_queued,
-            drafter=settings.drafter,
-            max_nodes=settings.max_nodes,
-            gamma=settings.gamma,
-            prefill_chunk=settings.prefill_chunk,
-            warm_start=settings.warm_start,
-            kv_memory_fraction=settings.kv_memory_fraction,
-            self_check=settings.self_check,
-            prior_rows=settings.prior_rows,
-            max_conversations=settings.max_conversations,
-            conversation_memory=settings.conversation_memory,
-            conversation_idle=settings.conversation_idle,
-            racer=RacerConfig(policy=settings.policy),
-            verifier=settings.verifier,
-            csd=_csd(settings),
-        ),
-        draft=settings.draft,
-        dtype=settings.dtype,
-        device=settings.device,
-        threads=settings.threads,
-        chat_template=settings.chat_template,
-        cache_dir=None if settings.cache_dir is None else Path(settings.cache_dir),
-        served_name=settings.served_name,
-    )
-
-
-def _csd(settings: Settings) -> CsdConfig:
-    from app.engine.correction import CsdConfig
-    from app.engine.model_cache import cache_directory
-    from csd.stores.url import open_store
-
-    given = None if settings.store is None else settings.store.get_secret_value()
-    try:
-        open_store(given or "none", "any")
-    except ValueError as error:
-        raise SettingsError(f"setting store ({ENV_PREFIX}STORE, --store): {error}") from error
-    cache = cache_directory(None if settings.cache_dir is None else Path(settings.cache_dir))
-    return CsdConfig(
-        allowed=settings.allow_csd,
-        lambda_=settings.csd_lambda,
-        tau=settings.csd_tau,
-        rule=settings.csd_rule,
-        store=given or f"sqlite:{cache / 'ocm.sqlite3'}",
-        ttl=settings.store_ttl,
-        max_entries=settings.ocm_entries,
-        half_life=settings.ocm_half_life,
-    )
-
-
 cli.command("serve")(with_setting_flags(serve))
+cli.command("chat")(chat)
 cli.add_typer(bench)
 cli.add_typer(calibrate)
 cli.add_typer(ocm)
