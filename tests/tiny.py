@@ -17,6 +17,7 @@ from app.text.codec import TextCodec
 from tests.models import VOCABULARY, build
 
 SPECIAL = ["<pad>", "<s>", "</s>"]
+CHAT_TEMPLATE = "{% for message in messages %}{{ message.role[0] }}:{{ message.content }};{% endfor %}a:"
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -29,11 +30,17 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
 
 
-def loaded(name: str = "llama", seed: int = 0, eos: frozenset[int] = frozenset({2}), max_context: int = 256) -> LoadedModel:
+def loaded(
+    name: str = "llama",
+    seed: int = 0,
+    eos: frozenset[int] = frozenset({2}),
+    max_context: int = 256,
+    chat_template: str | None = None,
+) -> LoadedModel:
     model = build(name, seed)
     return LoadedModel(
         model=model,
-        codec=TextCodec(tokenizer(), eos),
+        codec=TextCodec(tokenizer(), eos, chat_template),
         name="tiny",
         config=model.config,
         eos_ids=eos,
