@@ -12,6 +12,8 @@ help:
 	@echo "make soak    ten minutes of mixed traffic and store faults on a real server; SOAK_SECONDS changes the time"
 	@echo "make check   format, lint, types, import rules, then all tests"
 	@echo "make format  rewrite the code in the project's format"
+	@echo "make docs    build the documentation into site/"
+	@echo "make reference  rewrite what the docs repeat of the code"
 	@echo "make lock    pin the newest allowed dependencies into requirements.lock"
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -46,6 +48,12 @@ check: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m mkdocs build --strict
+
+reference: $(VENV)/.installed
+	$(BIN)/python -m tools.reference
 
 lock:
 	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --no-emit-index-url --no-emit-find-links \

@@ -1,11 +1,9 @@
-"""The command `racer-csd`: serve, fetch, generate, info, and the groups bench, calibrate and ocm."""
+"""The command `racer-csd`: serve, chat, fetch, generate, info, and the groups bench, calibrate and ocm."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
-import platform
 import queue
 import signal
 import sys
@@ -25,6 +23,7 @@ from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.info_cli import info
 from app.ocm_cli import ocm
 from app.settings import SettingsError, read_settings
 
@@ -46,7 +45,7 @@ cli = typer.Typer(
 
 
 def main() -> None:
-    """Entry point. Exit code 0 when all went well, 1 on a failure, 2 on wrong usage; errors are one line on stderr."""
+    """Entry point. Exit code 0: all went well, 1: a failure, 2: wrong usage, 130: Ctrl-C. Errors are one line on stderr."""
     _spin_briefly()
     try:
         cli()
@@ -94,6 +93,7 @@ def _die_of_sigterm() -> None:
 
 cli.command("serve")(with_setting_flags(serve))
 cli.command("chat")(chat)
+cli.command("info")(info)
 cli.add_typer(bench)
 cli.add_typer(calibrate)
 cli.add_typer(ocm)
@@ -125,7 +125,10 @@ def generate(
     dtype: str | None = typer.Option(None, help=DTYPE_HELP),
     raw: bool = typer.Option(False, "--raw", help="Continue the text itself, without the chat template"),
 ) -> None:
-    """Answer one prompt: text on standard output, figures on standard error."""
+    """Answer one prompt: text on standard output as it comes, figures on standard error.
+
+    Exit codes: 0, 1 on a failure, 2 on wrong usage, 130 after Ctrl-C.
+    """
     settings = read_settings({"target": target, "draft": draft, "drafter": drafter, "max_nodes": max_nodes, "dtype": dtype})
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -177,30 +180,6 @@ def _figures(end: Finished, seconds: float) -> str:
         f"{end.prompt_tokens} prompt tokens, {end.completion_tokens} generated in {seconds:.2f} s ({rate:.1f} tokens/s with "
         f"prefill), {stats.mean_acceptance_length:.2f} tokens per verify step, drafter {stats.drafter}, ended by {end.reason}"
     )
-
-
-@cli.command("info")
-def info() -> None:
-    """Versions, devices and settings that a bug report needs. Keys are not shown."""
-    import torch
-
-    settings = read_settings()
-    names = ("racer-csd", "torch", "transformers", "tokenizers", "numpy", "numba", "fastapi", "uvicorn")
-    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    typer.echo(f"python {platform.python_version()} on {platform.platform()}")
-    typer.echo(" ".join(f"{name} {_version(name)}" for name in names))
-    typer.echo(
-        f"cpus {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}, cuda {accelerator}"
-    )
-    for name, value in settings.model_dump().items():
-        typer.echo(f"{name} = {f'{len(value)} set' if name == 'api_keys' else value}")
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def _one_line(error: Exception) -> str:

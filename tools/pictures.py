@@ -68,7 +68,7 @@ def _draw(example: Example, captions: Sequence[str], *, walked: bool) -> str:
     if walked:
         x, y = places[path[-1]]
         below = bottom + ROW - HEIGHT
-        parts.append(f'<path d="M{x + WIDTH // 2} {y + HEIGHT} V{below}" class="own"/>')
+        parts.insert(0, f'<path d="M{x + WIDTH // 2} {y + HEIGHT} V{below}" class="own"/>')  # behind the boxes
         parts.append(_box(x, below, example.emitted[-1], FILL[Source.TARGET], kept=True, rescued=False))
         bottom = below + HEIGHT
     width = max(x for x, _ in places) + WIDTH + MARGIN

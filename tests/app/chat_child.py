@@ -23,5 +23,5 @@ def load(settings: Settings) -> Engine:
 if __name__ == "__main__":
     if sys.stdin.isatty():
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C on it reaches this process
-    chat_cli.load_engine = load
+    cli.load_engine = chat_cli.load_engine = load
     cli.main()

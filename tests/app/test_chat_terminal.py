@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?3[0-9]m")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-COMMAND = [sys.executable, "-m", "tests.app.chat_child", "chat"]
+PROGRAM = [sys.executable, "-m", "tests.app.chat_child"]
+COMMAND = [*PROGRAM, "chat"]
 
 
 class Pty:
@@ -87,7 +89,7 @@ def test_turns_colours_and_ctrl_c():
         terminal.wait_for(r"without end\s[\s\S]{200}")
         terminal.send("\x03")
         terminal.wait_for(r"ended by cancelled\s+> ")
-        terminal.send("\x03")  # at the prompt
+        terminal.send("\x03\n")  # at the prompt; readline may see the signal with the next key only
         terminal.wait_for(r"Ctrl-D or /quit ends")
         terminal.send("/settings max_tokens 5\n")
         terminal.wait_for(r"max_tokens = 5\s+> ")
@@ -134,3 +136,14 @@ def test_a_pipe_gets_the_answers_alone():
     assert "system: x" in notes
     assert notes.count("10 tokens,") == 2
     assert "error: This model's context is 20000 tokens" in notes  # and the conversation goes on
+
+
+def test_an_interrupted_generate_ends_with_130():
+    command = [*PROGRAM, "generate", "abc", "--max-tokens", "15000"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert len(process.stdout.read(50)) == 50
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
