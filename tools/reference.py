@@ -38,7 +38,7 @@ def openapi() -> dict[str, Any]:
     def no_engine() -> NoReturn:
         raise NotImplementedError("nothing is served here")
 
-    description: dict[str, Any] = create_app(Settings(target="smollm2"), no_engine).openapi()
+    description: dict[str, Any] = create_app(Settings.model_construct(), no_engine).openapi()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return description | {"info": description["info"] | {"version": project["version"]}}
 

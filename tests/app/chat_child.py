@@ -23,5 +23,6 @@ def load(settings: Settings) -> Engine:
 if __name__ == "__main__":
     if sys.stdin.isatty():
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C on it reaches this process
-    cli.load_engine = chat_cli.load_engine = load
+    for module in (cli, chat_cli):
+        setattr(module, "load_engine", load)  # noqa: B010
     cli.main()
