@@ -10,6 +10,7 @@ from functools import partial
 import typer
 
 from app.assembly import load_engine
+from app.engine.dtypes import DTYPE_HELP
 from app.settings import SettingsError, read_settings
 
 
@@ -19,7 +20,7 @@ def chat(
     drafter: str | None = typer.Option(None, help="racer, draft_model, hybrid, or none for plain decoding"),
     verifier: str | None = typer.Option(None, help="exact, or csd: lossy, rescued tokens are underlined"),
     max_nodes: str | None = typer.Option(None, help="Largest draft tree, root included"),
-    dtype: str | None = typer.Option(None, help="Number format of the weights, as for serve"),
+    dtype: str | None = typer.Option(None, help=DTYPE_HELP),
     url: str | None = typer.Option(None, help="Talk to the server at this address, and load no model"),
     api_key: str | None = typer.Option(None, envvar="RACER_API_KEY", help="Key of that server"),
     system: str | None = typer.Option(None, help="System message"),

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.assembly import load_engine
+from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineError
 from app.settings import Settings, read_settings
 
@@ -30,7 +31,7 @@ FAILURE = 1
 def info(
     target: str | None = typer.Option(None, help="Model to load"),
     draft: str | None = typer.Option(None, help="Draft model to load"),
-    dtype: str | None = typer.Option(None, help="Number format of the weights, as for serve"),
+    dtype: str | None = typer.Option(None, help=DTYPE_HELP),
     model: bool = typer.Option(True, "--model/--no-model", help="Load the model and tell what a step costs, or do not"),
     as_json: bool = typer.Option(False, "--json", help="One JSON object, for scripts"),
 ) -> None:
@@ -73,7 +74,13 @@ def machine() -> dict[str, Any]:
 def shown(settings: Settings) -> dict[str, Any]:
     """Values fit to be shown: secrets are starred, and of keys there is only their number."""
     values = settings.model_dump() | {"api_keys": f"{len(settings.api_keys)} set"}
-    return {name: value if isinstance(value, int | float | str | list | None) else str(value) for name, value in values.items()}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return value if isinstance(value, int | float | str | None) else str(value)
 
 
 def loaded(settings: Settings) -> dict[str, Any]:
@@ -107,7 +114,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
     elif "model" in report:
         _print_model(report, console)
     console.print("settings:")
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    defaults = {name: _plain(field.default) for name, field in Settings.model_fields.items()}
     for name, value in report["settings"].items():
         changed = name != "api_keys" and value != defaults[name]
         console.print(f"  {name} = {value}" + (f"  (default {defaults[name]})" if changed else ""))

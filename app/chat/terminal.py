@@ -18,8 +18,14 @@ from app.chat.dialogue import Dialogue, Outcome, Piece, Quit
 from app.engine.errors import EngineError
 
 PROMPT = "> "
-STYLES = {"retrieval": "green", "copy_logit": "cyan", "draft_model": "magenta", "target": "default"}
-OTHER_STYLE = "yellow"  # of a source this table does not know
+STYLES: dict[str, str] = {
+    "retrieval": "green",
+    "copy_logit": "cyan",
+    "draft_model": "magenta",
+    "grammar": "yellow",
+    "target": "default",
+}
+LEGEND = ("retrieval", "copy_logit", "draft_model", "target")  # what can come in a chat
 CONTROLS: dict[int, str | None] = dict.fromkeys((*range(9), *range(11, 32), 127, *range(128, 160)), "\ufffd") | {13: None}
 
 
@@ -44,7 +50,7 @@ class Terminal:
             return
         self._note(f"{model}. /help lists the commands.")
         legend = Text()
-        for source in STYLES:
+        for source in LEGEND:
             legend.append(source, _style(source)).append("  ")
         self._notes.print(legend.append("rescued", _style("target", rescued=True)))
 
@@ -133,4 +139,4 @@ def rendered(piece: Piece) -> Text:
 
 
 def _style(source: str, *, rescued: bool = False) -> Style:
-    return Style.parse(STYLES.get(source, OTHER_STYLE)) + Style(underline=rescued)
+    return Style.parse(STYLES.get(source, "default")) + Style(underline=rescued)
