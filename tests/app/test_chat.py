@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from rich.style import Style
 
 from app.chat.answers import EngineAnswer, ServerAnswer, Spread
 from app.chat.dialogue import AnswerSettings, Dialogue, Outcome, Piece, Quit
@@ -160,3 +161,11 @@ def test_text_is_shared_out_over_tokens():
 
 def test_a_model_cannot_move_the_cursor():
     assert rendered(Piece("a\x1b[2Jb\tc\r\n\x07", "target")).plain == "a\ufffd[2Jb\tc\n\ufffd"
+
+
+def test_a_rescued_token_is_underlined_in_the_colour_of_its_source():
+    kept, rescued = rendered(Piece("a", "retrieval")).style, rendered(Piece("a", "retrieval", rescued=True)).style
+    assert isinstance(kept, Style)
+    assert isinstance(rescued, Style)
+    assert (kept.underline, rescued.underline) == (False, True)
+    assert kept.color == rescued.color != Style.parse("default").color

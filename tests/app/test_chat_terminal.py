@@ -84,13 +84,13 @@ def test_turns_colours_and_ctrl_c():
         assert int(kept[2]) - int(kept[1]) < 20  # the second turn read what is new: the end of the answer, `again`, the role
 
         terminal.send("/settings max_tokens 15000\n")
-        terminal.wait_for("max_tokens = 15000")
+        terminal.wait_for(r"max_tokens = 15000\s+> ")
         terminal.send("without end\n")
         terminal.wait_for(r"without end\s[\s\S]{200}")
         terminal.send("\x03")
         terminal.wait_for(r"ended by cancelled\s+> ")
         terminal.send("\x03\n")  # at the prompt; readline may see the signal with the next key only
-        terminal.wait_for(r"Ctrl-D or /quit ends")
+        terminal.wait_for(r"Ctrl-D or /quit ends\.\s+> ")
         terminal.send("/settings max_tokens 5\n")
         terminal.wait_for(r"max_tokens = 5\s+> ")
         terminal.send("on\n")
@@ -104,7 +104,7 @@ def test_turns_colours_and_ctrl_c():
         assert "drafter none" in plain
         assert "kept" not in plain
         terminal.send("/stats\n")
-        terminal.wait_for(r"5 answers, \d+ tokens in")
+        terminal.wait_for(r"5 answers, \d+ tokens in[^>]*in an earlier turn\s+> ")  # Ctrl-D counts at the prompt only
         terminal.send("\x04")
         assert terminal.process.wait(PATIENCE) == 0
 
