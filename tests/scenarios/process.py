@@ -96,7 +96,10 @@ class ServiceProcess:
             yield from (line.removeprefix("data: ") for line in reply.iter_lines() if line.startswith("data: "))
 
     def metric(self, name: str) -> float:
-        return samples(self.client)[f"racer_{name}"]
+        """The value of a series, summed over its labels."""
+        found = [value for series, value in samples(self.client).items() if series.partition("{")[0] == f"racer_{name}"]
+        assert found, name
+        return sum(found)
 
     def store(self) -> dict[str, Any]:
         return dict(self.client.get("/ready").json()["store"])

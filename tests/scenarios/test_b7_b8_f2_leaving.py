@@ -134,7 +134,9 @@ def test_b7_what_is_known_before_the_stream_is_no_stream(body: dict[str, Any]) -
 def test_b7_a_forward_that_raises_ends_its_own_stream_with_an_error(fail_at: int) -> None:
     with running() as server:
         server.turnstile.fail_at = fail_at
-        with server.connect({**LONG, "prompt": "ab" * 4, "stream": True}) as raw, server.connect(SHORT) as other:
+        with server.connect({**LONG, "prompt": "ab" * 4, "stream": True}) as raw:
+            wait_until(lambda: server.turnstile.at_gate == 1)
+            other = server.connect(SHORT)
             wait_until(lambda: server.engine.status().waiting == 1)
             server.turnstile.allow()
             content = b"".join(iter(lambda: raw.recv(65536), b"")).decode()  # to the end of the connection
@@ -142,7 +144,8 @@ def test_b7_a_forward_that_raises_ends_its_own_stream_with_an_error(fail_at: int
             error = json.loads(last.removeprefix("data: "))["error"]
             assert error["code"] == "internal_error" and "made to fail" not in content
             assert "[DONE]" not in content and '"finish_reason":"' not in content
-            assert b"200 OK" in other.recv(65536)  # the one that waited behind it
+            with other:
+                assert b"200 OK" in other.recv(65536)  # the one that waited behind it
         assert samples(server.client)['racer_request_success_total{finished_reason="error"}'] == 1
         wait_until(server.idle)
         server.check_next()
