@@ -103,6 +103,7 @@ class PromptReader:
         session.cache = source.cache.copy(session.reserved, rows)
         session.prefilled = session.observed = rows
         session.drafter.observe(np.asarray(prompt[:rows], np.int64))
+        session.prompt_rows, session.prompt_scores = list(source.prompt_rows), source.prompt_scores  # for those to come
         session.prompt_logprobs = list(source.prompt_scores)
         if session.drafter.learns:
             for learnt in source.prompt_rows:

@@ -245,6 +245,8 @@ class Session:
         self.cache = None
         self.drafter = None
         self.draft = None
+        self.rules = None
+        self.prompt_rows, self.prompt_scores = [], []
         self.sink(event)
 
     def fail(self, error: Exception) -> None:
