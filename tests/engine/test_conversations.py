@@ -61,6 +61,35 @@ def test_a_second_turn_reads_only_what_is_new(drafter: str, sampling: SamplingPa
         assert three.token_ids == turn(engine, third, None, sampling=sampling).token_ids
 
 
+@pytest.mark.parametrize("drafter", ["none", "racer", "hybrid"])
+def test_a_turn_that_is_left_while_it_is_read_loses_nothing(drafter: str):
+    heard = Counting()
+    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "prefill_chunk": 8}
+    with tiny_engine(eos=frozenset(), observer=heard, **settings) as engine:
+        one = turn(engine, FIRST, "c", speculation=speculation)
+        second = (*FIRST, *one.token_ids, *range(60, 90))
+        heard.read = 0
+        events: list[Any] = []
+        request = GenerationRequest(second, GREEDY, StopParams(8), speculation, conversation="c")
+        advance = engine._decoder.prompts.advance
+
+        def advance_and_leave(session: Any) -> None:
+            advance(session)
+            handle.cancel()
+
+        engine._decoder.prompts.advance = advance_and_leave  # type: ignore[method-assign]
+        with engine._worker._wake:  # nothing is admitted before the handle is there
+            handle = engine.submit(request, events.append)
+        wait_until(lambda: bool(events))
+        engine._decoder.prompts.advance = advance  # type: ignore[method-assign]
+        assert isinstance(events[0], Finished) and events[0].reason == "cancelled"
+        assert heard.read == 8
+        two = turn(engine, second, "c", speculation=speculation)
+        assert heard.read == 31  # the answer's last token and what is new, each once
+        assert two.token_ids == turn(engine, second, None).token_ids
+
+
 @pytest.mark.parametrize(
     "change",
     [
