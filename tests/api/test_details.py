@@ -29,7 +29,7 @@ def test_offsets_point_into_the_text(kind: Callable[[], Any], prompt: str | None
         text = prompt
     before = ids or codec.encode("x")
     text += codec.decode([*before, *answer])[len(codec.decode(before)) :]
-    details.add(Delta(tuple(answer), "", ("target",) * len(answer), logprobs=scores))
+    details.add(Delta(tuple(answer), "", (), logprobs=scores))
     found = details.take()["logprobs"]
     assert len(found["tokens"]) == len(found["text_offset"]) == len(ids) + len(answer)
     assert found["text_offset"][len(ids)] == len(prompt or "")
