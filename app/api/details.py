@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -36,8 +37,10 @@ class TokenDetails:
     asked: Asked
     _trace: list[dict[str, Any]] = field(default_factory=list)
     _tokens: list[tuple[int, TokenLogprob | None]] = field(default_factory=list)
+    _offsets: list[int] = field(default_factory=list)  # of these tokens in the choice's text
     _tree: StepTree | None = None  # of the latest step
-    _offset: int = 0  # characters of the tokens that were sent
+    _offset: int = 0  # characters of the text so far
+    _utf8: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def add(self, delta: Delta, echo: Echo | None = None) -> None:
         """echo: the prompt, with the first delta of a choice that gives it back."""
@@ -47,19 +50,37 @@ class TokenDetails:
         if self.asked.logprobs is not None:
             if echo is not None:
                 self._tokens += zip(echo.ids, delta.prompt_logprobs, strict=True)
+                self._offsets += [self._place(token, echo.text) for token in echo.ids]
+                self._offset = len(echo.text)
             self._tokens += zip(delta.token_ids, delta.logprobs, strict=True)
+            self._offsets += [self._place(token) for token in delta.token_ids]
 
     def take(self, *, tree: bool = False) -> dict[str, Any]:
         """The members of a choice that tell of all tokens added since the last call; tree: of the latest draft tree too."""
         members: dict[str, Any] = {}
         if self.asked.logprobs is not None:
             tokens, self._tokens = self._tokens, []
-            members["logprobs"] = self._chat(tokens) if self.asked.logprobs == "chat" else self._completion(tokens)
+            offsets, self._offsets = self._offsets, []
+            members["logprobs"] = self._chat(tokens) if self.asked.logprobs == "chat" else self._completion(tokens, offsets)
         if self.asked.trace:
             members["trace"], self._trace = self._trace, []
             if tree and self._tree is not None:
                 members["draft_tree"], self._tree = tree_of(self._tree, self.asked.codec), None
         return members
+
+    def _place(self, token: int, echo: str = "") -> int:
+        """Where a token begins in the text; the parts of one character share its place.
+
+        Special tokens show in an echo alone, and only where the client wrote them.
+        """
+        place, data = self._offset, self.asked.codec.token_bytes(token)
+        if token in self.asked.codec.special_ids and not echo.startswith(_shown(data), place):
+            return place
+        text = self._utf8.decode(data)
+        if echo and not place and not echo.startswith(" "):
+            text = text.removeprefix(" ")  # which some tokenizers put before every text
+        self._offset += len(text)
+        return place
 
     def _chat(self, tokens: Sequence[tuple[int, TokenLogprob | None]]) -> dict[str, Any]:
         content = []
@@ -73,16 +94,13 @@ class TokenDetails:
         data = self.asked.codec.token_bytes(token)
         return {"token": _shown(data), "logprob": max(logprob, LEAST), "bytes": list(data)}
 
-    def _completion(self, tokens: Sequence[tuple[int, TokenLogprob | None]]) -> dict[str, Any]:
-        texts, offsets, values, tops = [], [], [], []
-        for token, score in tokens:
-            data = self.asked.codec.token_bytes(token)
-            texts.append(_shown(data))
-            offsets.append(self._offset)
-            self._offset += len(data.decode("utf-8", "ignore"))
-            values.append(None if score is None else max(score.logprob, LEAST))
-            tops.append(None if score is None else self._likeliest(score))
-        return {"tokens": texts, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+    def _completion(self, tokens: Sequence[tuple[int, TokenLogprob | None]], offsets: list[int]) -> dict[str, Any]:
+        return {
+            "tokens": [_shown(self.asked.codec.token_bytes(token)) for token, _ in tokens],
+            "token_logprobs": [None if score is None else max(score.logprob, LEAST) for _, score in tokens],
+            "top_logprobs": [None if score is None else self._likeliest(score) for _, score in tokens],
+            "text_offset": offsets,
+        }
 
     def _likeliest(self, score: TokenLogprob) -> dict[str, float]:
         """By text; of ids that read alike the likeliest counts."""

@@ -97,8 +97,8 @@ class DraftModel:
         return DraftCache(self.packed.open(min(reserved, self.max_context) + 1))  # one more for a companion row
 
     def catch_up(self, cache: DraftCache, text: Sequence[int]) -> None:
-        """Read what is missing of the session's text, a prompt as a rule."""
-        while cache.slab is not None and cache.agreed < len(text):
+        """Read what is missing of a prompt, a chunk at most: what an earlier turn did not read waits for the next steps."""
+        if cache.agreed < len(text):
             self.prefill(cache, text[cache.agreed : cache.agreed + self.prefill_chunk])
 
     def prefill(self, cache: DraftCache, tokens: Sequence[int]) -> None:

@@ -25,8 +25,8 @@ SLACK = 64  # unused rows of KV that are kept rather than copied away
 class Kept:
     """What is left of an ended session for the next turn of its conversation.
 
-    tokens: prompt and answer, all of which the drafter has observed; the slab holds all but the last. prompt_length: how many
-    of them were the prompt.
+    tokens: prompt and answer, or what was read of a prompt whose client left; the drafter has observed all of them, and the
+    slab holds all or all but the last. prompt_length: how many of them were the prompt.
     """
 
     tokens: tuple[int, ...]
@@ -40,7 +40,7 @@ class Kept:
     def of(session: Session) -> Kept | None:
         """None where there is nothing that a next turn could use."""
         slab, drafter = session.cache, session.drafter
-        if not isinstance(slab, KVSlab) or drafter is None or not session.output:
+        if not isinstance(slab, KVSlab) or drafter is None or not slab.length:
             return None
         if slab.capacity > slab.length + SLACK:
             slab = slab.copy(slab.length, slab.length)
@@ -49,6 +49,8 @@ class Kept:
             draft.slab = draft.slab.copy(draft.agreed, draft.agreed)
             draft.ahead.clear()
         prompt = session.request.prompt_ids
+        if not session.output:
+            prompt = prompt[: session.observed]
         return Kept((*prompt, *session.output), len(prompt), slab, drafter, session.drafter_kind, draft)
 
     @property
@@ -103,6 +105,7 @@ class PromptReader:
         session.cache = source.cache.copy(session.reserved, rows)
         session.prefilled = session.observed = rows
         session.drafter.observe(np.asarray(prompt[:rows], np.int64))
+        session.prompt_rows, session.prompt_scores = list(source.prompt_rows), source.prompt_scores  # for those to come
         session.prompt_logprobs = list(source.prompt_scores)
         if session.drafter.learns:
             for learnt in source.prompt_rows:

@@ -200,12 +200,11 @@ class Session:
         if token in self._stop_ids:
             self._reason, self._stop_reason = "stop", token
             return True
-        text, stop = self._detokenizer.push(token), None
-        if len(self.output) > self.request.stopping.min_tokens:
-            text, stop = self._stops.push(text)
+        ends = len(self.output) > self.request.stopping.min_tokens
+        text, stop = self._stops.push(self._detokenizer.push(token), ends)
         pieces.append(text)
         if stop is None and len(self.output) >= self.limit:
-            rest, stop = self._stops.push(self._detokenizer.flush())  # a half character may complete a stop string
+            rest, stop = self._stops.push(self._detokenizer.flush(), ends)  # a half character may complete a stop string
             pieces.append(rest)
             self._reason = "length"
         if stop is not None:
@@ -245,6 +244,8 @@ class Session:
         self.cache = None
         self.drafter = None
         self.draft = None
+        self.rules = None
+        self.prompt_rows, self.prompt_scores = [], []
         self.sink(event)
 
     def fail(self, error: Exception) -> None:

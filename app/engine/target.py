@@ -204,6 +204,9 @@ class SequentialTarget:
             cache, n = rows.cache, len(rows.tokens)
             if not isinstance(cache, NativeCache) or not np.array_equal(rows.visible, np.tri(n, dtype=np.bool_)):
                 raise ValueError("this model decodes plainly: only a chain can be run")
+            if cache.logits is not None and np.array_equal(cache.read, rows.tokens):
+                parts.append(cache.logits)  # the step failed for another session and is repeated
+                continue
             positions = torch.from_numpy(rows.depth.astype(np.int64) + cache.length)
             arguments = {self._cache_argument: cache.state, "use_cache": True, "logits_to_keep": n - rows.logits_from}
             output = self.model(
@@ -212,22 +215,26 @@ class SequentialTarget:
                 **arguments,
             )
             cache.state = getattr(output, self._cache_argument)
-            cache.pending = n
-            parts.append(output.logits[0])
+            cache.read, cache.logits = rows.tokens, output.logits[0]
+            parts.append(cache.logits)
         return torch.cat(parts)
 
 
 class NativeCache:
-    """The model's own cache of one session; it cannot be rolled back."""
+    """The model's own cache of one session; it cannot be rolled back.
+
+    read, logits: the tokens of the last forward and what came of them, until they are committed: none is ever run twice.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.length = 0
-        self.pending = 0
+        self.read: Int64Array = np.zeros(0, np.int64)
+        self.logits: torch.Tensor | None = None
         self.state: Any = None
 
     def commit(self, path: list[int]) -> None:
-        if path != list(range(self.pending)):
+        if path != list(range(len(self.read))):
             raise ValueError("a native cache keeps every row of a forward")
-        self.length += self.pending
-        self.pending = 0
+        self.length += len(self.read)
+        self.read, self.logits = np.zeros(0, np.int64), None

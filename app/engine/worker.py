@@ -332,7 +332,7 @@ class Worker:
     def _keep(self, session: Session) -> None:
         """Put aside what the next turn of a conversation can go on with."""
         request = session.request
-        if request.conversation is None or session.stage is not Stage.DECODE:
+        if request.conversation is None or session.stage not in (Stage.PREFILL, Stage.DECODE):
             return
         try:
             kept = Kept.of(session)

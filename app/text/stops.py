@@ -28,7 +28,10 @@ class _Prefix:
         while self.matched and self.stop[self.matched] != character:
             self.matched = self._fallback[self.matched - 1]
         self.matched += self.stop[self.matched] == character
-        return self.matched == self.length
+        if self.matched < self.length:
+            return False
+        self.matched = self._fallback[-1]  # its end may begin the next one
+        return True
 
 
 class StopMatcher:
@@ -46,10 +49,11 @@ class StopMatcher:
         self._held = ""
         self._hit: str | None = None
 
-    def push(self, text: str) -> tuple[str, str | None]:
+    def push(self, text: str, ends: bool = True) -> tuple[str, str | None]:
         """The text that can be shown now, and the stop string that was completed, if one was.
 
-        After a completion nothing more is let out and the same stop is reported again.
+        ends: whether what this text completes counts; what it begins does in any case. After a completion that counts nothing
+        more is let out, and the same stop is reported again.
         """
         if self._hit is not None:
             return "", self._hit
@@ -58,7 +62,7 @@ class StopMatcher:
         text = self._held + text
         for place in range(len(self._held), len(text)):
             stop = self._step(text[place])
-            if stop is not None:
+            if stop is not None and ends:
                 self._hit, self._held = stop, ""
                 return text[: place + 1 - len(stop)], stop
         keep = len(text) - max(prefix.matched for prefix in self._prefixes)

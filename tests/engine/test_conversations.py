@@ -9,7 +9,7 @@ import torch
 
 from app.engine.conversations import Conversations
 from app.engine.engine import Engine
-from app.engine.events import Delta
+from app.engine.events import Delta, Finished
 from app.engine.kv import KVLayout, KVSlab
 from app.engine.prompts import Kept, common_length
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
@@ -59,6 +59,35 @@ def test_a_second_turn_reads_only_what_is_new(drafter: str, sampling: SamplingPa
         three = turn(engine, third, "c", speculation=speculation, sampling=sampling)
         assert three.finished.cached_tokens == len(third) - 2
         assert three.token_ids == turn(engine, third, None, sampling=sampling).token_ids
+
+
+@pytest.mark.parametrize("drafter", ["none", "racer", "hybrid"])
+def test_a_turn_that_is_left_while_it_is_read_loses_nothing(drafter: str):
+    heard = Counting()
+    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "prefill_chunk": 8}
+    with tiny_engine(eos=frozenset(), observer=heard, **settings) as engine:
+        one = turn(engine, FIRST, "c", speculation=speculation)
+        second = (*FIRST, *one.token_ids, *range(60, 90))
+        heard.read = 0
+        events: list[Any] = []
+        request = GenerationRequest(second, GREEDY, StopParams(8), speculation, conversation="c")
+        advance = engine._decoder.prompts.advance
+
+        def advance_and_leave(session: Any) -> None:
+            advance(session)
+            handle.cancel()
+
+        engine._decoder.prompts.advance = advance_and_leave  # type: ignore[method-assign]
+        with engine._worker._wake:  # nothing is admitted before the handle is there
+            handle = engine.submit(request, events.append)
+        wait_until(lambda: bool(events))
+        engine._decoder.prompts.advance = advance  # type: ignore[method-assign]
+        assert isinstance(events[0], Finished) and events[0].reason == "cancelled"
+        assert heard.read == 8
+        two = turn(engine, second, "c", speculation=speculation)
+        assert heard.read == 31  # the answer's last token and what is new, each once
+        assert two.token_ids == turn(engine, second, None).token_ids
 
 
 @pytest.mark.parametrize(
@@ -175,3 +204,46 @@ def test_a_sibling_reads_the_prompt_when_the_reader_leaves():
         wait_until(lambda: engine.status().running == 0 and engine.status().waiting == 0)
         answers = [[token for event in sink if isinstance(event, Delta) for token in event.token_ids] for sink in events]
         assert answers[1] == answers[2] == list(turn(engine, FIRST, None, n=8).token_ids)
+
+
+def test_a_late_sibling_scores_its_prompt_whoever_it_copies_from():
+    """With two places the third choice finds the reader gone, and copies from one that copied itself."""
+    with tiny_engine(eos=frozenset(), max_running=2, prefill_chunk=16) as engine:
+        group = object()
+        requests = [
+            GenerationRequest(
+                FIRST, SamplingParams(0.9, seed=seed), StopParams(n), PLAIN, logprobs=2, prompt_logprobs=True, group=group
+            )
+            for seed, n in enumerate((1, 30, 5, 5))
+        ]
+        events: list[list[Any]] = [[] for _ in requests]
+        for one, sink in zip(requests, events, strict=True):
+            engine.submit(one, sink.append)
+        wait_until(lambda: all(sink and isinstance(sink[-1], Finished) for sink in events))
+    scores = [[score for delta in sink[:-1] for score in delta.prompt_logprobs] for sink in events]
+    assert len(scores[0]) == len(FIRST)
+    assert scores[1] == scores[2] == scores[3] == scores[0]
+
+
+def test_the_draft_model_catches_up_in_chunks():
+    """What an earlier turn read without it is not read at once: other sessions wait for every round."""
+    settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "prefill_chunk": 8}
+    with tiny_engine(eos=frozenset(), **settings) as engine:
+        one = turn(engine, FIRST, "c")
+        draft = engine._draft
+        assert draft is not None
+        second = (*FIRST, *one.token_ids, 70)
+        read: list[int] = []
+        advance = engine._decoder.prompts.advance
+
+        def chunk(session: Any) -> None:
+            before = draft.rows_read
+            advance(session)
+            read.append(draft.rows_read - before)
+
+        engine._decoder.prompts.advance = chunk  # type: ignore[method-assign]
+        two = turn(engine, second, "c", speculation=SpeculationParams("draft_model", fixed_budget=True))
+        assert read and max(read) <= 8
+        assert two.finished.cached_tokens == len(second) - 2
+        assert two.finished.stats.num_accepted_tokens > 0
+        assert two.token_ids == turn(engine, second, None).token_ids

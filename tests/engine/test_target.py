@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 
+from app.engine.request import GenerationRequest, SamplingParams, StopParams
 from app.engine.selfcheck import build_target, disagreement
 from app.engine.target import PackedTarget, Rows, SequentialTarget
 from racer.tree import DraftTree
 from tests.models import HYBRIDS, MODELS, VOCABULARY, build
+from tests.tiny import tiny_engine
 
 
 def random_tree(rng: np.random.Generator, nodes: int) -> DraftTree:
@@ -152,3 +156,27 @@ def test_padding_of_16_bit_forwards_changes_no_row(rows: int):
     native = target.native_logits(tokens)
     assert torch.allclose(logits[:rows].float(), native.float(), atol=0.05)
     assert torch.allclose(logits[rows].float(), native[4].float(), atol=0.05)
+
+
+def test_a_native_cache_reads_no_token_twice_when_a_step_is_repeated(monkeypatch: pytest.MonkeyPatch):
+    """A step that fails for one session is repeated for the others, whose caches cannot be rolled back."""
+    with tiny_engine("qwen3-next", eos=frozenset()) as engine:
+        requests = [
+            GenerationRequest(tuple(range(first, first + 20)), SamplingParams(0.0), StopParams(16)) for first in (10, 20, 30)
+        ]
+        alone = [engine.generate(one).token_ids for one in requests]
+        target = engine._decoder.target
+        forward, failures = target.forward, 0
+
+        def failing(batch: Sequence[Rows]) -> torch.Tensor:
+            nonlocal failures
+            if len(batch) == 3:
+                failures += 1
+                forward(batch[:2])
+                raise RuntimeError("the third session fails")
+            return forward(batch)
+
+        monkeypatch.setattr(target, "forward", failing)
+        together = engine.generate_all(requests)
+        assert failures > 0
+        assert [done.token_ids for done in together] == alone

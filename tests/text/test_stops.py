@@ -80,3 +80,14 @@ def test_many_long_stops_that_nearly_match() -> None:
     shown = "".join(matcher.push("a" * 4)[0] for _ in range(500))
     assert len(shown) == 2000 - 400
     assert matcher.push("z") == ("a" * 400 + "z", None)
+
+
+def test_a_stop_may_begin_where_none_may_end():
+    matcher = StopMatcher(["ab", "aa"])
+    assert matcher.push("xab", ends=False) == ("xab", None)
+    assert matcher.push("a", ends=False) == ("", None)
+    assert matcher.push("b") == ("", "ab")
+    again = StopMatcher(["aa"])
+    assert again.push("aaa", ends=False) == ("aa", None)
+    assert again.push("ba") == ("ab", None)
+    assert again.push("a") == ("", "aa")
