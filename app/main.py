@@ -21,7 +21,7 @@ from anyio import to_thread
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from app.api import generation_routes, model_routes, ocm_routes, operation_routes, page
+from app.api import docs_page, generation_routes, model_routes, ocm_routes, operation_routes, page
 from app.api.errors import install_error_handlers
 from app.api.gate import ROUTES, Gate
 from app.api.openapi import describe
@@ -64,13 +64,13 @@ def create_app(
         description="OpenAI-compatible inference with speculative decoding",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,  # app.api.docs_page
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
     )
     app.state.service = service
     app.openapi = functools.partial(describe, app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for routes in (generation_routes, model_routes, operation_routes, ocm_routes, page):
+    for routes in (generation_routes, model_routes, operation_routes, ocm_routes, page, docs_page):
         app.include_router(routes.router)
     app.add_middleware(Gate, service=service)
     if settings.cors_origins:  # outermost: a browser reads no reply without its headers, refusals included

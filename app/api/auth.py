@@ -20,13 +20,13 @@ OPEN_PATHS: dict[OpenRoute, tuple[str, ...]] = {
     "page": ("/",),
 }
 
-
-OPEN_PREFIX = "/web/"  # files of the page, open where it is
+# The files of a page are open where it is.
+OPEN_PREFIXES = {"/web/": "/", "/docs/": "/docs"}
 
 
 def is_open(path: str, paths: frozenset[str]) -> bool:
     """Whether a path is answered without a key, where `paths` are."""
-    return path in paths or (path.startswith(OPEN_PREFIX) and "/" in paths)
+    return path in paths or any(path.startswith(prefix) and page in paths for prefix, page in OPEN_PREFIXES.items())
 
 
 def open_paths(routes: Iterable[OpenRoute]) -> frozenset[str]:

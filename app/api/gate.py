@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.admission import Lease
-from app.api.auth import OPEN_PREFIX, is_open
+from app.api.auth import OPEN_PREFIXES, is_open
 from app.api.errors import ApiError, forbidden, server_error, unauthorized
 from app.api.service import Service
 
@@ -22,6 +22,7 @@ ROUTES = (
     "/ready",
     "/metrics",
     "/docs",
+    "/docs/{file}",
     "/openapi.json",
     "/v1/models",
     "/v1/models/{model}",
@@ -113,6 +114,7 @@ def _authorization(scope: Scope) -> bytes | None:
 
 
 def _route(path: str) -> str:
-    if path.startswith(OPEN_PREFIX):
-        return "/web/{file}"
+    for prefix in OPEN_PREFIXES:
+        if path.startswith(prefix):
+            return prefix + "{file}"
     return "/v1/models/{model}" if path.startswith("/v1/models/") else path

@@ -6,6 +6,7 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -44,31 +45,31 @@ class WebFile:
 
 @router.get("/", include_in_schema=False)
 async def page(request: Request) -> Response:
-    return _reply(request, INDEX)
+    return file_reply(request, web_files()[INDEX])
 
 
 @router.get("/web/{name}", include_in_schema=False)
 async def web_file(request: Request, name: str) -> Response:
-    return _reply(request, name)
+    return file_reply(request, web_files().get(name))
 
 
 @functools.cache
 def web_files() -> Mapping[str, WebFile]:
     """File name -> file, read once: the closed set of what is served."""
-    found = {}
-    for path in sorted(WEB.iterdir()):
-        if path.suffix in TYPES:
-            content = path.read_bytes()
-            found[path.name] = WebFile(content, TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-    return found
+    return {path.name: read_file(path) for path in sorted(WEB.iterdir()) if path.suffix in TYPES}
 
 
-def _reply(request: Request, name: str) -> Response:
-    """200 with the file, or 304 when the client has it. Raises HTTPException 404."""
-    file = web_files().get(name)
+def read_file(path: Traversable) -> WebFile:
+    """A file with a name that ends as one of TYPES does."""
+    content = path.read_bytes()
+    return WebFile(content, TYPES[Path(path.name).suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+def file_reply(request: Request, file: WebFile | None, headers: Mapping[str, str] = HEADERS) -> Response:
+    """200 with the file, or 304 when the client has it. Raises HTTPException 404 for None."""
     if file is None:
         raise HTTPException(404)
-    headers = {**HEADERS, "ETag": file.etag}
+    headers = {**headers, "ETag": file.etag}
     if _known(request.headers.get("if-none-match", ""), file.etag):
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers={**headers, "Content-Type": file.media_type})

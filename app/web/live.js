@@ -8,6 +8,7 @@ const NAMES = {
   retrieval: ["retrieval", "seen before"],
   copy_logit: ["copy-logit", "ranked high before"],
   draft_model: ["draft model", "written ahead by it"],
+  grammar: ["grammar", "nothing else fits"],
   target: ["target", "the model itself"],
 };
 
@@ -26,17 +27,21 @@ export class Live {
     byId("step-on").addEventListener("click", () => this.#move(1));
     for (const source of SOURCES) this.#addLegend(source, ...NAMES[source]);
     this.#addLegend("rescued", "rescued", "kept by csd");
+    this.#legend("grammar").hidden = true; // until an answer has it
   }
 
   /** What the server can do: sources it never has are left out of the legend. */
   offer(racer) {
-    byId("legend").querySelector("[data-of=draft_model]").hidden = !racer.draft;
-    byId("legend").querySelector("[data-of=rescued]").hidden = !racer.verifiers.includes("csd");
+    this.#legend("draft_model").hidden = !racer.draft;
+    this.#legend("rescued").hidden = !racer.verifiers.includes("csd");
   }
 
   /** Look at a run, or at none. base: {rate, from, measured}: plain tokens per second to compare with, 0 if unknown. */
   show(run, base = NO_BASE) {
-    if (run !== this.run) this.place = -1;
+    if (run !== this.run) {
+      this.place = -1;
+      this.onStep(run, null);
+    }
     Object.assign(this, { run, base });
     this.draw();
   }
@@ -85,6 +90,7 @@ export class Live {
       const count = run?.bySource[source] ?? 0;
       this.counts[source].textContent = count ? `${count} · ${Math.round((count / run.tokens) * 100)} %` : "";
     }
+    this.#legend("grammar").hidden = !run?.bySource.grammar;
     this.counts.rescued.textContent = run?.rescues || "";
   }
 
@@ -98,6 +104,10 @@ export class Live {
     byId("tree-caption").textContent = one ? describe(one.tree, one.last) : "";
     if (one) drawTree(byId("tree"), one.tree, one.last);
     else byId("tree").replaceChildren(el("p", { className: "hint", textContent: "The tree of the last step is drawn here." }));
+  }
+
+  #legend(source) {
+    return byId("legend").querySelector(`[data-of=${source}]`);
   }
 
   #addLegend(source, name, what) {

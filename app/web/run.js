@@ -2,7 +2,7 @@
 
 import { alignTokens } from "./align.js";
 
-export const SOURCES = ["retrieval", "copy_logit", "draft_model", "target"];
+export const SOURCES = ["retrieval", "copy_logit", "draft_model", "grammar", "target"];
 
 export class Run {
   /** lane: "spec" or "plain". */

@@ -11,7 +11,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from tests.waiting import wait_until
 
-SOURCES = ("retrieval", "copy_logit", "draft_model", "target")
+SOURCES = ("retrieval", "copy_logit", "draft_model", "grammar", "target")
 
 
 class Playground:

@@ -126,6 +126,20 @@ def test_nothing_stands_out_at(page: Playground, width: int) -> None:
         assert page.one("#prompt").is_displayed() and page.one("#send").is_displayed()
 
 
+@pytest.mark.parametrize(("width", "height"), [(1280, 950), (360, 640)])
+def test_only_the_chat_scrolls_when_it_is_longer_than_the_window(page: Playground, width: int, height: int) -> None:
+    page.size(width, height)
+    page.set("max_tokens", "200")
+    for _ in range(10):
+        page.ask("Line\u2028" * 20)
+    page.js("document.getElementById('log').scrollTop = 0")
+    log = page.js("const log = document.getElementById('log'); return log.scrollHeight - log.clientHeight")
+    assert log > 200
+    assert page.js("return document.documentElement.scrollHeight") <= height
+    page.js("scrollTo(0, 10000)")
+    assert page.js("return scrollY") == 0
+
+
 @THEMES
 @WIDTHS
 def test_every_text_can_be_read(page: Playground, width: int, theme: str) -> None:

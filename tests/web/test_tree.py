@@ -48,6 +48,36 @@ def test_the_last_step_is_drawn_with_what_was_kept(page: Playground) -> None:
     assert len(set(tops)) == 1  # the accepted path is a straight line
 
 
+def test_a_marked_token_is_let_go_with_its_tree(page: Playground) -> None:
+    page.ask("Draw")
+    page.one("#step-back").click()
+    wait_until(lambda: bool(page.all(".token.shown")))
+    page.set("max_tokens", "0")
+    page.ask("Fail")
+    assert page.errors()
+    assert page.text("#step-place") == "no step yet"
+    assert not page.all(".token.shown")
+
+
+def test_grammar_is_in_the_legend_where_an_answer_has_it(page: Playground) -> None:
+    page.ask("Draw")
+    entry = page.one("[data-of=grammar]")
+    assert not entry.is_displayed()
+    page.js(
+        """const kept = JSON.parse(sessionStorage.getItem("racer-conversation")), run = kept[0].runs[0];
+        run.pieces[1][1] = "grammar";
+        run.bySource.grammar = 1;
+        addEventListener("pagehide", () => sessionStorage.setItem("racer-conversation", JSON.stringify(kept)));"""
+    )
+    page.open()
+    entry = page.one("[data-of=grammar]")
+    assert entry.is_displayed()
+    assert entry.text.split("\n")[-1].startswith("1 ·")
+    assert "grammar" in {source for _, source in page.tokens()}
+    colour = "return getComputedStyle(document.querySelector(`.shares [data-source=${arguments[0]}]`)).backgroundColor"
+    assert page.js(colour, "grammar") != page.js(colour, "target")
+
+
 def test_earlier_steps_can_be_looked_at(page: Playground) -> None:
     page.ask("Draw")
     last = page.text("#step-place")
