@@ -36,7 +36,8 @@ class DataCommand(TyperCommand):
 bench = typer.Typer(
     name="bench",
     cls=DataGroup,
-    help="Compare ways to decode on the same questions, or time the drafting kernels (`bench kernels`).",
+    help="Compare ways to decode on the same questions; `bench COMMAND` measures other things: serve puts load on a running "
+    "server, gauge checks its speedup gauge, quality says what csd costs, kernels times drafting.",
     invoke_without_command=True,
     add_completion=False,
 )

@@ -25,7 +25,7 @@ from app.engine.events import Event, Failed, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.info_cli import info
 from app.ocm_cli import ocm
-from app.settings import SettingsError, read_settings
+from app.settings import SettingsError, check_together, read_settings, unknown_variables
 
 if TYPE_CHECKING:  # the model libraries take seconds to import: only commands that need them pay
     from app.engine.interface import EngineInterface
@@ -75,6 +75,7 @@ def serve(**flags: Any) -> None:
     """Serve a model over HTTP. Every flag is also an environment variable: --max-nodes is RACER_MAX_NODES."""
     _die_of_sigterm()
     settings = read_settings(flags)
+    check_together(settings)
     if os.environ.get("WEB_CONCURRENCY", "1") not in ("", "1"):
         raise SettingsError("WEB_CONCURRENCY asks for several workers, but one process holds the model; unset it")
     from app.main import run
@@ -82,6 +83,8 @@ def serve(**flags: Any) -> None:
     csd_config(settings)  # a store that cannot be is wrong usage, not a failed load
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for line in unknown_variables(os.environ):
+        logger.warning(line)
     sys.exit(run(settings, lambda: load_engine(settings), _one_line))
 
 
@@ -130,6 +133,7 @@ def generate(
     Exit codes: 0, 1 on a failure, 2 on wrong usage, 130 after Ctrl-C.
     """
     settings = read_settings({"target": target, "draft": draft, "drafter": drafter, "max_nodes": max_nodes, "dtype": dtype})
+    check_together(settings)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     text = sys.stdin.read() if prompt == "-" else prompt
     engine = load_engine(settings)

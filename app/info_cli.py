@@ -18,7 +18,8 @@ from rich.table import Table
 from app.assembly import load_engine
 from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineError
-from app.settings import Settings, read_settings
+from app.engine.model_cache import cache_directory
+from app.settings import Settings, read_settings, unknown_variables
 
 if TYPE_CHECKING:
     from app.engine.engine import Engine
@@ -41,6 +42,8 @@ def info(
     """
     settings = read_settings({"target": target, "draft": draft, "dtype": dtype})
     report: dict[str, Any] = {"versions": versions(), "machine": machine(), "settings": shown(settings)}
+    report["cache"] = str(cache_directory(settings.cache_dir))
+    report["warnings"] = unknown_variables(os.environ)
     if model:
         report |= loaded(settings)
     if as_json:
@@ -109,6 +112,9 @@ def _print(report: dict[str, Any], console: Console) -> None:
     )
     facts = report["machine"]
     console.print(f"machine: {facts['platform']}, cpus {facts['cpus']}, cuda {facts['cuda'] or 'none'}")
+    console.print(f"models, conversions and measurements: {report['cache']}")
+    for line in report["warnings"]:
+        console.print(f"warning: {line}")
     if "error" in report:
         console.print(f"model: cannot be loaded. {report['error']}")
     elif "model" in report:

@@ -133,9 +133,17 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
         server_header=False,
         timeout_graceful_shutdown=FLUSH_SECONDS,
     )
-    server = _server(config, lambda: service.stop(settings.shutdown_grace))
+
+    def stop() -> None:
+        status = service.status()
+        running = 0 if status is None else status.running
+        logger.info("stopping: %d running, up to %g seconds", running, settings.shutdown_grace)
+        service.stop(settings.shutdown_grace)
+
+    server = _server(config, stop)
     logger.info("listening on %s, loading %s", url, settings.target)
     server.run(sockets=[listener])
+    logger.info("stopped")
     if failures:
         sys.stderr.write(f"racer-csd: error: {failures[0]}\n")
     code = 1 if failures else 0
@@ -155,7 +163,7 @@ def _server(config: uvicorn.Config, stop: Callable[[], None]) -> uvicorn.Server:
 
         def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
             if self.stopping:
-                _leave_at_once(130 if sig == signal.SIGINT else 1)
+                _leave_at_once(130 if sig == signal.SIGINT else 1, "a second signal: stopped at once")
             self.stopping = True
             threading.Thread(target=self._stop_and_exit, name="racer-stop", daemon=True).start()
 
@@ -168,11 +176,17 @@ def _server(config: uvicorn.Config, stop: Callable[[], None]) -> uvicorn.Server:
     return Server(config)
 
 
-def _leave_at_once(code: int) -> NoReturn:
-    """End the process past the interpreter's own end, which native code on another thread would crash in."""
-    flushing = threading.Thread(target=logging.shutdown, daemon=True)
-    flushing.start()
-    flushing.join(1.0)  # whoever was interrupted may hold the lock of a log
+def _leave_at_once(code: int, why: str = "") -> NoReturn:
+    """End the process past the interpreter's own end, which native code on another thread would crash in. why: for the log."""
+
+    def last_words() -> None:
+        if why:
+            logger.warning(why)
+        logging.shutdown()
+
+    speaking = threading.Thread(target=last_words, daemon=True)
+    speaking.start()
+    speaking.join(1.0)  # whoever was interrupted may hold the lock of a log
     os._exit(code)
 
 

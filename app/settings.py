@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,13 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.engine.dtypes import DTYPE_HELP, full_name
-from app.engine.request import DrafterName, VerifierName
+from app.engine.request import NEED_DRAFT, DrafterName, VerifierName
 from racer.drafter import Policy
 
 ENV_PREFIX = "RACER_"
 MAX_KEY_FILE = 1 << 20  # bytes
 OpenRoute = Literal["health", "ready", "metrics", "docs", "page"]
+OTHER_VARIABLES = frozenset({"RACER_BENCH_KEY", "RACER_TEST_REDIS"})  # of commands and tests, no settings
 OPEN_ROUTES: tuple[OpenRoute, ...] = get_args(OpenRoute)
 
 
@@ -130,6 +132,8 @@ class Settings(BaseSettings):
         if not isinstance(value, str):
             return value
         names = [name.strip().lower() for name in value.split(",") if name.strip()]
+        if names != ["none"] and not set(names) <= set(OPEN_ROUTES):
+            raise PydanticCustomError("route", "takes names of {names}, or none alone", {"names": ", ".join(OPEN_ROUTES)})
         return () if names == ["none"] else tuple(names)
 
     @field_validator("cors_origins", mode="before")
@@ -197,6 +201,27 @@ def read_settings(flags: Mapping[str, object] | None = None) -> Settings:
         raise SettingsError("; ".join(_explain(name, message) for name, message in _first_errors(error))) from None
 
 
+def check_together(settings: Settings) -> None:
+    """Raises SettingsError for values that are right each by itself but not together."""
+    if settings.verifier == "csd" and not settings.allow_csd:
+        raise SettingsError(_explain("verifier", "csd is lossy and has to be allowed: add --allow-csd"))
+    if settings.drafter in NEED_DRAFT and settings.draft is None:
+        raise SettingsError(_explain("drafter", f"{settings.drafter} needs a draft model: add --draft MODEL"))
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """One line for each variable that looks like a setting and is none, with the setting that may be meant."""
+    settings = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
+    known = {*settings, *OTHER_VARIABLES}
+    unknown = sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
+    return [f"{name} is no setting and changes nothing{_meant(name, settings)}" for name in unknown]
+
+
+def _meant(name: str, settings: list[str]) -> str:
+    closest = difflib.get_close_matches(name.upper(), settings, n=1, cutoff=0.75)
+    return f"; did you mean {closest[0]}?" if closest else ""
+
+
 def flag(name: str) -> str:
     """`max_nodes` -> `--max-nodes`."""
     return "--" + name.replace("_", "-")
@@ -212,5 +237,7 @@ def _first_errors(error: ValidationError) -> list[tuple[str, str]]:
 def _explain(name: str, message: str) -> str:
     if name == "workers":
         message = "more than one worker would load the model more than once and split its state; run one process per model"
+    if message == "Path does not point to a file":
+        message = "there is no file at this path"
     message = message[:1].lower() + message[1:]
     return f"setting {name} ({ENV_PREFIX}{name.upper()}, {flag(name)}): {message}"

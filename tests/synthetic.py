@@ -106,7 +106,7 @@ class SyntheticEngine:
             raise ContextLengthExceeded(prompt, wanted, self.info.max_context)
         nodes = request.speculation.max_nodes
         if nodes is not None and not 1 <= nodes <= self.info.max_nodes:
-            raise InvalidRequest(f"max_nodes must lie in 1 to {self.info.max_nodes}.", "speculative.max_nodes")
+            raise InvalidRequest(f"`speculative.max_nodes` must be from 1 to {self.info.max_nodes}.", "speculative.max_nodes")
         with self._condition:
             if self._draining or not self._thread.is_alive():
                 raise EngineClosed

@@ -100,7 +100,7 @@ def as_api_error(error: BaseException) -> ApiError:
         case QueueFull():
             return queue_full(error.retry_after, str(error))
         case EngineClosed():
-            return unavailable(str(error), "shutting_down")
+            return unavailable(str(error), "stopping")
         case EngineError():
             return server_error(str(error))
         case HTTPException():

@@ -103,9 +103,10 @@ def _places(body: GenerationBody, settings: Settings) -> int:
     if settings.max_per_key is not None and settings.max_per_key < most:
         most, whose = settings.max_per_key, "one API key"
     if prompts > most:
-        raise bad_value(f"`prompt` may hold at most {most} prompts: {whose} has no more places.", "prompt")
+        prompts_at_most = "1 prompt" if most == 1 else f"{most} prompts"
+        raise bad_value(f"`prompt` may hold at most {prompts_at_most}: {whose} has no more places.", "prompt")
     if prompts * body.n > most:
-        raise bad_value(f"`n` asks for more choices than the {most} places of {whose}.", "n")
+        raise bad_value(f"`n` may be at most {most // prompts} here: {whose} has no more places.", "n")
     return prompts * body.n
 
 

@@ -11,7 +11,7 @@ from app.api.limits import MAX_MESSAGES
 from app.api.messages import Messages
 from app.api.prompts import Prompts
 from app.api.request_model import RequestModel
-from app.api.sessions import SESSION_ID
+from app.api.sessions import SessionId
 from app.api.structured import MAX_TOOLS, NamedTool, ResponseFormat, ToolChoice, ToolDefinition
 from app.api.validation import refused
 from app.engine.request import DrafterName
@@ -138,9 +138,8 @@ class GenerationBody(RequestModel):
     stop_token_ids: TokenIds = Field([], description="Token ids that end the answer")
     ignore_eos: bool = Field(False, description="Go on after the end-of-sequence token")
     min_tokens: int = Field(0, ge=0, description="Tokens before the answer may end by itself or by a stop")
-    session_id: str | None = Field(
+    session_id: SessionId | None = Field(
         None,
-        pattern=SESSION_ID,
         description="Name of a conversation: a turn that goes on with it reads only what is new. Also as header X-Session-Id",
     )
     response_format: ResponseFormat | None = Field(None, description="What the answer must look like")

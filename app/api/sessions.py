@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
 
 from app.api.errors import bad_value
+from app.api.validation import refused
 
 SESSION_HEADER = "X-Session-Id"
-SESSION_ID = r"^[\x21-\x7e]{1,128}$"
-_VALID = re.compile(SESSION_ID)
+RULE = "must be 1 to 128 printable ASCII characters without a space"
+_SESSION_ID = r"^[\x21-\x7e]{1,128}$"
+_VALID = re.compile(_SESSION_ID)
+
+
+def _check(value: Any) -> Any:
+    if isinstance(value, str) and _VALID.fullmatch(value) is None:
+        raise refused(RULE)
+    return value
+
+
+SessionId = Annotated[str, BeforeValidator(_check), Field(pattern=_SESSION_ID)]
 
 
 def conversation_name(in_body: str | None, in_header: str | None) -> str | None:
@@ -16,7 +30,7 @@ def conversation_name(in_body: str | None, in_header: str | None) -> str | None:
     if in_header is None:
         return in_body
     if _VALID.fullmatch(in_header) is None:
-        raise bad_value(f"The header {SESSION_HEADER} must hold 1 to 128 printable ASCII characters, no space.", "session_id")
+        raise bad_value(f"The header {SESSION_HEADER} {RULE}.", "session_id")
     if in_body is not None and in_body != in_header:
         raise bad_value(f"`session_id` and the header {SESSION_HEADER} differ; send one of them.", "session_id")
     return in_header

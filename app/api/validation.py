@@ -28,17 +28,17 @@ _TEXTS = {
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
 }
-# error type -> (text, name of the bound in pydantic's context)
+# error type -> (text around the bound, name of the bound in pydantic's context)
 _BOUNDS = {
-    "greater_than": ("must be greater than", "gt"),
-    "greater_than_equal": ("must be at least", "ge"),
-    "less_than": ("must be less than", "lt"),
-    "less_than_equal": ("must be at most", "le"),
-    "literal_error": ("must be", "expected"),
-    "string_too_short": ("must be at least this many characters long:", "min_length"),
-    "string_too_long": ("must be at most this many characters long:", "max_length"),
-    "too_short": ("must have at least this many items:", "min_length"),
-    "too_long": ("must have at most this many items:", "max_length"),
+    "greater_than": ("must be greater than {}", "gt"),
+    "greater_than_equal": ("must be at least {}", "ge"),
+    "less_than": ("must be less than {}", "lt"),
+    "less_than_equal": ("must be at most {}", "le"),
+    "literal_error": ("must be {}", "expected"),
+    "string_too_short": ("must be at least {} characters long", "min_length"),
+    "string_too_long": ("must be at most {} characters long", "max_length"),
+    "too_short": ("must have at least {} items", "min_length"),
+    "too_long": ("must have at most {} items", "max_length"),
 }
 
 
@@ -73,5 +73,5 @@ def _text(detail: ErrorDetails, context: Mapping[str, Any]) -> str:
         return str(context["text"])
     if kind in _BOUNDS:
         text, bound = _BOUNDS[kind]
-        return f"{text} {context[bound]}"
+        return text.format(context[bound]).replace(" 1 characters", " 1 character").replace(" 1 items", " 1 item")
     return _TEXTS.get(kind, "has a wrong value")

@@ -28,6 +28,7 @@ from app.engine.model_cache import cache_directory
 from app.engine.plain import PlainPace
 from app.engine.prior import PriorRows
 from app.engine.request import (
+    NEED_DRAFT,
     DrafterName,
     GenerationRequest,
     SamplingParams,
@@ -35,7 +36,7 @@ from app.engine.request import (
     StopParams,
     VerifierName,
 )
-from app.engine.resolve import NEED_DRAFT, resolve
+from app.engine.resolve import resolve
 from app.engine.selfcheck import build_target
 from app.engine.session import Session
 from app.engine.target import PackedTarget, Target

@@ -13,6 +13,7 @@ from racer.drafter import Policy
 
 DrafterName = Literal["racer", "draft_model", "hybrid", "none"]
 VerifierName = Literal["exact", "csd"]
+NEED_DRAFT = ("draft_model", "hybrid")  # drafters that are nothing without a draft model
 RuleName = Literal["both", "ocm", "scg", "static"]
 
 

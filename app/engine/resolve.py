@@ -6,10 +6,8 @@ from dataclasses import replace
 
 from app.engine.errors import InvalidRequest
 from app.engine.interface import ModelInfo
-from app.engine.request import DrafterName, SpeculationParams, VerifierName
+from app.engine.request import NEED_DRAFT, DrafterName, SpeculationParams, VerifierName
 from racer.drafter import Policy
-
-NEED_DRAFT = ("draft_model", "hybrid")  # drafters that are nothing without a draft model
 
 
 def resolve(
@@ -21,7 +19,7 @@ def resolve(
         chosen = "none"
     nodes = info.max_nodes if asked.max_nodes is None else asked.max_nodes
     if not 1 <= nodes <= info.max_nodes:
-        raise InvalidRequest(f"max_nodes must lie in 1 to {info.max_nodes}.", "speculative.max_nodes")
+        raise InvalidRequest(f"`speculative.max_nodes` must be from 1 to {info.max_nodes}.", "speculative.max_nodes")
     if chosen in NEED_DRAFT and info.draft is None:
         raise InvalidRequest(f"The drafter {chosen} needs a draft model, and none is loaded.", "speculative.drafter")
     if chosen == "hybrid" and asked.policy not in (None, "auto"):

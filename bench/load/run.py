@@ -23,6 +23,7 @@ from bench.load.sample import Sample
 from bench.load.server import ServerError, await_ready, check_ways, first_model
 from bench.questions import Question, read_questions, spread
 
+REQUESTS = "requests.jsonl"
 Hear = Callable[[Sample], None]
 
 
@@ -53,7 +54,7 @@ class SampleLog:
         if self._file is None:
             for name in REPORTS:
                 (self._directory / name).unlink(missing_ok=True)
-            self._file = (self._directory / "requests.jsonl").open("w", encoding="utf-8")
+            self._file = (self._directory / REQUESTS).open("w", encoding="utf-8")
         self._file.write(json.dumps(sample.to_json(), separators=(",", ":")) + "\n")
 
     def close(self) -> None:
@@ -132,7 +133,7 @@ async def _blocks(plan: LoadPlan, jobs: list[Job], outcome: Outcome, client: Loa
 
 def _finish(plan: LoadPlan, jobs: Sequence[Job], outcome: Outcome, directory: Path) -> dict[str, Any]:
     report = build(plan, len(jobs), outcome.samples, outcome.blocks, outcome.server, outcome.model)
-    written = write(report, directory)
+    written = [*write(report, directory), *([directory / REQUESTS] if outcome.samples else [])]
     count = f"{report['answered']} answers to {len(jobs) * len(plan.ways)} requests"
     sys.stderr.write(f"{count}; wrote {', '.join(map(str, written))}\n")
     return report

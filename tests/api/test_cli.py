@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,11 @@ def test_every_setting_is_a_flag(
         (["--port", "http"], "port"),
         (["--workers", "2"], "more than one worker"),
         (["--api-keys", ","], "holds no key"),
+        (["--api-keys-file", "/no/such/file"], "there is no file at this path"),
+        (["--open-routes", "foo"], "health, ready, metrics, docs, page, or none alone"),
+        (["--verifier", "csd"], "--allow-csd"),
+        (["--drafter", "hybrid"], "--draft MODEL"),
+        (["--drafter", "draft_model"], "--draft MODEL"),
     ],
 )
 def test_bad_settings_are_usage_errors(
@@ -75,6 +81,31 @@ def test_bad_settings_are_usage_errors(
     assert text in errors
     assert errors.count("\n") == 1
     assert not seen
+
+
+def test_what_goes_together_is_taken(monkeypatch: pytest.MonkeyPatch, seen: list[Settings], tmp_path: Path) -> None:
+    monkeypatch.setenv("RACER_CACHE_DIR", str(tmp_path))
+    assert run(monkeypatch, "serve", "--verifier", "csd", "--allow-csd") == 0
+    assert run(monkeypatch, "serve", "--drafter", "hybrid", "--draft", "d") == 0
+    assert len(seen) == 2
+    assert run(monkeypatch, "generate", "Hello", "--drafter", "hybrid") == 2
+
+
+def test_a_misspelt_variable_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], seen: list[Settings]
+) -> None:
+    for name in ("RACER_MAX_NODE", "RACER_XYZ", "RACER_BENCH_KEY"):
+        monkeypatch.setenv(name, "secret")
+    told = [
+        "RACER_MAX_NODE is no setting and changes nothing; did you mean RACER_MAX_NODES?",
+        "RACER_XYZ is no setting and changes nothing",
+    ]
+    with caplog.at_level("WARNING", logger="racer-csd"):
+        assert run(monkeypatch, "serve") == 0
+    assert [record.message for record in caplog.records if "no setting" in record.message] == told
+    assert run(monkeypatch, "info", "--no-model") == 0
+    shown = capsys.readouterr()
+    assert [line for line in shown.out.splitlines() if "no setting" in line] == [f"warning: {line}" for line in told]
 
 
 def test_more_usage_errors(monkeypatch: pytest.MonkeyPatch, seen: list[Settings]) -> None:
@@ -130,8 +161,11 @@ def test_failures_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_info(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("RACER_API_KEYS", "secret,other")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    monkeypatch.delenv("RACER_CACHE_DIR", raising=False)
     assert run(monkeypatch, "info", "--no-model") == 0
     shown = capsys.readouterr().out
+    assert "measurements: /somewhere/racer-csd\n" in shown
     assert "torch" in shown
     assert "api_keys = 2 set" in shown
     assert "secret" not in shown

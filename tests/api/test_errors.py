@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -227,3 +228,20 @@ def test_request_ids(client: TestClient) -> None:
     assert reply.json()["id"].startswith("cmpl-")
     ids = {client.get(path).headers["x-request-id"] for path in ("/health", "/nope", "/health", CHAT)}
     assert len(ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"messages": []}, "`messages` must have at least 1 item."),
+        ({"n": 17}, "`n` must be at most 16."),
+        ({"n": 2}, "`n` may be at most 1 here: one API key has no more places."),
+        ({"speculative": {"max_nodes": 1000}}, "`speculative.max_nodes` must be from 1 to 24."),
+        ({"session_id": "a b"}, "`session_id` must be 1 to 128 printable ASCII characters without a space."),
+        ({"speculative": {"drafter": "x"}}, "`speculative.drafter` must be 'racer', 'draft_model', 'hybrid' or 'none'."),
+    ],
+)
+def test_a_refusal_says_what_is_allowed(body: dict[str, Any], message: str) -> None:
+    with client_of(SyntheticEngine, max_per_key=1) as client:
+        reply = client.post(CHAT, json={"messages": HELLO, **body})
+    assert (reply.status_code, reply.json()["error"]["message"]) == (400, message)

@@ -128,9 +128,9 @@ def test_what_runs_at_the_end_gets_an_error(stream: bool) -> None:
         engine.close()
         thread.join(30.0)
     if stream:
-        assert events(replies[0].text)[-1]["error"]["code"] == "shutting_down"
+        assert events(replies[0].text)[-1]["error"]["code"] == "stopping"
     else:
-        check_error(replies[0], 503, code="shutting_down")
+        check_error(replies[0], 503, code="stopping")
 
 
 def test_a_generation_the_server_drops_is_no_success(
@@ -228,6 +228,10 @@ def test_sigterm_ends_the_process_cleanly() -> None:
     _, errors = process.communicate(timeout=60.0)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
+    assert [line for line in errors.splitlines() if line.startswith("stop")] == [
+        "stopping: 0 running, up to 60 seconds",
+        "stopped",
+    ]
 
 
 def test_sigterm_ends_a_process_that_still_loads() -> None:
@@ -262,5 +266,7 @@ def test_a_second_signal_ends_at_once(second: signal.Signals, code: int) -> None
         process.send_signal(second)
         _, errors = process.communicate(timeout=30.0)
     assert process.returncode == code
+    assert "stopping: 1 running, up to 60 seconds" in errors
+    assert errors.splitlines()[-1] == "a second signal: stopped at once"
     assert "terminate" not in errors
     assert "Traceback" not in errors

@@ -73,6 +73,6 @@ def test_a_stream_that_outlasts_its_grace_ends_with_an_error(model: Path, tmp_pa
         next(events)
         service.terminate()
         *_, last = events
-        assert json.loads(last)["error"]["code"] == "shutting_down"
+        assert json.loads(last)["error"]["code"] == "stopping"
         assert service.wait() == 0, service.log
         assert "Traceback" not in service.log

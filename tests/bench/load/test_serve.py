@@ -47,7 +47,9 @@ def test_a_closed_loop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert report["environment"]["server"]["drafter"] == "racer"
     assert report["arguments"]["concurrency"] == 3
     assert "| default |" in (out / "report.md").read_text()
-    assert "| default |" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "| default |" in said.out
+    assert said.err.splitlines()[-1].endswith(f"report.md, {out / 'requests.jsonl'}")
     lines = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
     assert sorted(line["request"] for line in lines) == list(range(20))
 

@@ -79,7 +79,7 @@ def test_equal_texts_are_told_from_others_however_they_are_cut() -> None:
     [
         ([chunk("a")], "cut_off"),
         ([chunk("a"), b"[DONE]"], "no_usage"),
-        ([b'{"error": {"message": "m", "code": "shutting_down"}}'], "stream_shutting_down"),
+        ([b'{"error": {"message": "m", "code": "stopping"}}'], "stream_stopping"),
         ([b'{"error": {"message": "m"}}'], "stream_error"),
         ([b"{"], "bad_frame"),
         ([b"[]"], "bad_frame"),
