@@ -22,7 +22,7 @@ def _check(value: Any) -> Any:
     return value
 
 
-SessionId = Annotated[str, BeforeValidator(_check), Field(pattern=_SESSION_ID)]
+SessionId = Annotated[str, Field(pattern=_SESSION_ID), BeforeValidator(_check)]
 
 
 def conversation_name(in_body: str | None, in_header: str | None) -> str | None:

@@ -94,7 +94,7 @@ def test_what_goes_together_is_taken(monkeypatch: pytest.MonkeyPatch, seen: list
 def test_a_misspelt_variable_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], seen: list[Settings]
 ) -> None:
-    for name in ("RACER_MAX_NODE", "RACER_XYZ", "RACER_BENCH_KEY"):
+    for name in ("RACER_MAX_NODE", "RACER_XYZ", "RACER_BENCH_KEY", "RACER_API_KEY"):
         monkeypatch.setenv(name, "secret")
     told = [
         "RACER_MAX_NODE is no setting and changes nothing; did you mean RACER_MAX_NODES?",
