@@ -112,7 +112,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
     )
     facts = report["machine"]
     console.print(f"machine: {facts['platform']}, cpus {facts['cpus']}, cuda {facts['cuda'] or 'none'}")
-    console.print(f"models, conversions and measurements: {report['cache']}")
+    console.print(f"built-in and converted models, measurements: {report['cache']}")
     for line in report["warnings"]:
         console.print(f"warning: {line}")
     if "error" in report:
