@@ -6,9 +6,10 @@ import pytest
 
 from app.engine.engine import Engine, EngineConfig
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from tests.engine.prompts import PROMPTS
+from tests.engine import prompts
 
-TOKENS = 128
+PROMPTS = prompts.PROMPTS[::2]
+TOKENS = 96
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,6 @@ def test_ids_equal_plain(engine: Engine, plain, kind: str, budget: int):
 
 
 def test_alone_and_in_company_is_the_same(engine: Engine, plain):
-    for index in (0, 5, 9, 14):
+    for index in (0, 4, 7):
         alone = engine.generate(requests(engine, SAMPLING["seeded"], SpeculationParams())[index])
         assert alone.token_ids == plain["seeded"][index].token_ids
