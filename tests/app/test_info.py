@@ -75,7 +75,7 @@ def test_without_csd_and_without_a_model(monkeypatch: pytest.MonkeyPatch, capsys
     assert "store: none, csd is not allowed" in capsys.readouterr().out
     assert run(monkeypatch, "--no-model", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert set(report) == {"versions", "machine", "settings"}
+    assert set(report) == {"versions", "machine", "cache", "warnings", "settings"}
     assert report["versions"]["torch"]
 
 
