@@ -1,6 +1,6 @@
 """The command `racer-csd calibrate`: fill a correction memory from unlabelled text."""
 
-# ruff: noqa: B008, PLC0415, PLR0915 - typer reads defaults; the model libraries take seconds to import
+# ruff: noqa: B008, PLC0415 - typer reads defaults; the model libraries take seconds to import
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from app.cli_options import dtype_option
 from app.settings import SettingsError, read_settings
 
 if TYPE_CHECKING:
+    from app.calibration.journal import Journal
     from app.calibration.run import Mode, Progress
-    from csd.divergence import Divergences
+    from app.engine.engine import Engine
+    from csd.memory import Entry
 
 COMPARED = (20, 100, 500)  # most frequent pairs that --compare looks at
 NO_ANSWERS = "none of the data has answers, so the questions themselves are compared; --generate has the target answer them"
@@ -56,13 +58,10 @@ def run(
     from app.calibration.digest import named_digest
     from app.calibration.journal import Journal
     from app.calibration.linelog import LineLogError
-    from app.calibration.plot import draw
     from app.calibration.run import calibrate as fill
-    from app.calibration.run import summary, write_report
     from app.calibration.texts import CalibrationDataError, read_items
     from app.engine.correction import CsdConfig, add_to_store
     from app.engine.engine import Engine, EngineConfig
-    from csd.exchange import write
     from csd.stores.url import open_store
 
     settings = read_settings()
@@ -86,6 +85,9 @@ def run(
     # The engine has no store: what it counts while it decodes would reach the store beside the table, and count twice.
     config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True))
     with Engine.from_pretrained(target, config, draft=draft, dtype=dtype, device=device, threads=threads) as engine:
+        corrections = engine.corrections
+        assert corrections is not None
+        other = None if compare is None else _other_table(compare, corrections.fingerprint)  # before minutes are spent
         try:
             fill(
                 engine,
@@ -102,35 +104,45 @@ def run(
             raise typer.Exit(INTERRUPTED) from None
         finally:
             journal.close()
-        found = journal.divergences()
-        corrections = engine.corrections
-        assert corrections is not None
-        written = write(out / "table.jsonl", corrections.fingerprint, found.entries())
-        report = summary(found, journal, lambda ids: engine.codec.decode(ids, skip_special_tokens=False))
-        report |= {"mode": mode, "fingerprint": corrections.fingerprint, "entries": written}
-        if compare is not None:
-            report["agreement"] = _agreement(found, compare, corrections.fingerprint)
-        write_report(out, report)
-        draw(found, CsdConfig().tau, out / "divergences.png")
+        report = _write(engine, journal, mode, corrections.fingerprint, other, out)
     kept = ""
     if store != "none":
-        new = add_to_store(kept_in, corrections.fingerprint, found.entries(), journal.batch_id())
+        new = add_to_store(kept_in, corrections.fingerprint, journal.divergences().entries(), journal.batch_id())
         kept = ", added to the store" if new else "; the store got them before (`racer-csd ocm merge` adds them once more)"
     _print(report)
-    typer.echo(f"\n{written} pairs in {out / 'table.jsonl'}{kept}")
+    typer.echo(f"\n{report['entries']} pairs in {out / 'table.jsonl'}{kept}")
 
 
-def _agreement(found: Divergences, path: Path, fingerprint: str) -> dict[str, float]:
-    """Share of the most frequent pairs that are among those of another table, by how many are compared."""
-    from csd.divergence import agreement
+def _other_table(path: Path, fingerprint: str) -> list[Entry]:
+    """The pairs of a table of the same models, most frequent first."""
     from csd.exchange import read
 
     try:
-        other = [entry for entry in read(path, fingerprint) if entry[0] != entry[1]]
-    except (OSError, ValueError) as error:
+        pairs = [entry for entry in read(path, fingerprint) if entry[0] != entry[1]]
+    except ValueError as error:
         raise SettingsError(f"--compare: {error}") from error
-    other.sort(key=lambda entry: (-entry[2], entry[:2]))
-    return {str(top): round(agreement(found.entries(), other, top), 4) for top in COMPARED}
+    return sorted(pairs, key=lambda entry: (-entry[2], entry[:2]))
+
+
+def _write(
+    engine: Engine, journal: Journal, mode: str, fingerprint: str, other: list[Entry] | None, out: Path
+) -> dict[str, Any]:
+    """The table, the plot and the report, which is returned. other: a table to compare the most frequent pairs with."""
+    from app.calibration.plot import draw
+    from app.calibration.run import summary, write_report
+    from app.engine.correction import CsdConfig
+    from csd.divergence import agreement
+    from csd.exchange import write
+
+    found = journal.divergences()
+    entries = found.entries()
+    report = summary(found, journal, lambda ids: engine.codec.decode(ids, skip_special_tokens=False))
+    report |= {"mode": mode, "fingerprint": fingerprint, "entries": write(out / "table.jsonl", fingerprint, entries)}
+    if other is not None:
+        report["agreement"] = {str(top): round(agreement(entries, other, top), 4) for top in COMPARED}
+    write_report(out, report)
+    draw(found, CsdConfig().tau, out / "divergences.png")
+    return report
 
 
 def _show(progress: Progress) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from app.engine.device import usable_cpus
 from app.engine.interface import ModelInfo
+from app.engine.machine import processor
 from bench import host
 
 PACKAGES = ("racer-csd", "torch", "transformers", "tokenizers", "numpy", "numba")
@@ -18,7 +19,7 @@ def machine() -> dict[str, Any]:
     """Date, processor, threads, versions and command."""
     return {
         "date": host.now(),
-        "cpu": host.processor(),
+        "cpu": processor(),
         "cpus": usable_cpus(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shlex
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 
 SECRET_FLAGS = ("--api-key", "--api_key")
 
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def processor() -> str:
-    """The name the processor gives itself."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine() or f"{os.cpu_count()} CPUs"
 
 
 def versions(packages: Iterable[str]) -> dict[str, str | None]:

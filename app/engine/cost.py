@@ -16,6 +16,7 @@ from app.engine.decoder import Decoder
 from app.engine.draft_model import DraftModel
 from app.engine.loading import LoadedModel
 from app.engine.logits import successors
+from app.engine.machine import processor
 from app.engine.target import Rows, SessionCache
 from racer.budget import CostCurve
 from racer.tree import DraftTree
@@ -34,7 +35,7 @@ class ModelMemory:
 
     def __init__(self, cache: Path, loaded: LoadedModel, *, drafts: bool = False) -> None:
         """drafts: whether it serves as a draft model, for which fewer sizes are measured."""
-        device = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else _processor()
+        device = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else processor()
         parameters = list(loaded.model.parameters())
         content = hashlib.sha256(repr([tuple(parameter.shape) for parameter in parameters]).encode())
         for parameter in parameters:
@@ -108,13 +109,3 @@ def _one_step(decoder: Decoder, cache: SessionCache, size: int) -> float:
     logits = decoder.target.forward([Rows.of_tree(cache, tree)])[:, : decoder.vocab_size]
     successors(logits, decoder.top_k, probabilities=True)
     return time.perf_counter() - began
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return "cpu"

@@ -78,7 +78,7 @@ class Decoder:
         for session, draft, walk in zip(sessions, drafts, walks, strict=True):
             tree = draft.proposal.tree
             with watch.phase("commit"):
-                scores = logprobs_for(session, logits[[start + node for node in walk.path]], walk.tokens)
+                scores = logprobs_for(session, logits, [start + node for node in walk.path], walk.tokens)
                 kept = session.emit(walk.tokens, walk.sources, walk.rescued, scores, (tree, walk.path))
                 session.counts.refused_by_gate += walk.refused_by_gate
                 rescues += sum(place < kept - 1 for place in walk.rescued)

@@ -49,10 +49,10 @@ def token_logprobs(rows: torch.Tensor, tokens: Sequence[int], count: int) -> lis
     return [TokenLogprob(value, top) for value, top in zip(chosen, tops, strict=True)]
 
 
-def logprobs_for(session: Session, rows: torch.Tensor, tokens: Sequence[int]) -> list[TokenLogprob]:
-    """What the session asked to know of tokens [n], from the raw logits [n, vocabulary] of the places before them."""
+def logprobs_for(session: Session, logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int]) -> list[TokenLogprob]:
+    """What the session asked to know of tokens [n], from those rows [n] of raw logits [any, vocabulary]; seldom anything."""
     count = session.request.logprobs
-    return [] if count is None else token_logprobs(rows, tokens, count)
+    return [] if count is None else token_logprobs(logits[list(rows)], tokens, count)
 
 
 class Chooser:

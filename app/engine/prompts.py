@@ -142,7 +142,7 @@ class PromptReader:
         if last:
             token = self._first_token(session, logits[-1:])
             session.stage = Stage.DECODE
-            session.emit([token], [Source.TARGET], logprobs=logprobs_for(session, logits[-1:], [token]))
+            session.emit([token], [Source.TARGET], logprobs=logprobs_for(session, logits, [-1], [token]))
             drafter.observe(np.asarray([token], np.int64))
 
     def _first_token(self, session: Session, row: torch.Tensor) -> int:

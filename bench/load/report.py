@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app.engine.machine import processor
 from bench import host
 from bench.load.figures import against_plain, figures
 from bench.load.plan import LoadPlan
@@ -56,7 +57,7 @@ def build(
         "arguments": plan.arguments(),
         "environment": {
             "date": host.now(),
-            "cpu": host.processor(),
+            "cpu": processor(),
             "cpus": os.cpu_count(),
             "platform": platform.platform(),
             "versions": host.versions(("racer-csd", "httpx")),

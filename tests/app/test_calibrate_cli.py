@@ -27,14 +27,15 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abc abc", "hello", "x" * 400)))
     monkeypatch.setenv("RACER_CACHE_DIR", str(tmp_path / "cache"))
 
-    def call(*words: str, data: Path = data) -> str:
+    def call(*words: str, data: Path = data, code: int = 0) -> str:
         models = ("--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"), "--dtype", "fp32", "--threads", "1")
         kept = ("--data", str(data), "--out", str(tmp_path / "out"), "--store", f"sqlite:{tmp_path / 'ocm.sqlite3'}")
         monkeypatch.setattr(sys, "argv", ["racer-csd", "calibrate", *models, *kept, "--max-tokens", "30", *words])
         with pytest.raises(SystemExit) as left:
             cli.main()
-        assert left.value.code == 0, capsys.readouterr().err
-        return capsys.readouterr().out
+        shown = capsys.readouterr()
+        assert left.value.code == code, shown.err
+        return shown.out if code == 0 else shown.err
 
     return call
 
@@ -59,3 +60,19 @@ def test_data_that_was_moved_is_still_the_same(run: Call, tmp_path: Path) -> Non
     journal = (tmp_path / "out" / "journal.jsonl").read_text()
     assert "got them before" in run(data=moved)
     assert (tmp_path / "out" / "journal.jsonl").read_text() == journal
+
+
+def test_a_table_is_compared_with_another_of_the_same_models_and_no_other(run: Call, tmp_path: Path) -> None:
+    run("--generate")
+    own = tmp_path / "own.jsonl"
+    (tmp_path / "out" / "table.jsonl").rename(own)
+    shown = run("--generate", "--compare", str(own))
+    assert "100 % are among those of the other table" in shown
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["agreement"]["20"] == 1.0
+    header, *rest = own.read_text().splitlines()
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text("\n".join([header.replace(json.loads(header)["fingerprint"], "0" * 64), *rest]) + "\n")
+    for bad in (foreign, tmp_path / "absent.jsonl"):
+        said = run("--generate", "--fresh", "--compare", str(bad), code=2)
+        assert "--compare" in said and bad.name in said
+        assert not (tmp_path / "out" / "journal.jsonl").read_text().count('"key"')  # nothing was read for it

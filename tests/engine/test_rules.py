@@ -14,8 +14,10 @@ from app.engine.calls import Completion
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
 from app.engine.events import Delta
+from app.engine.logits import logprobs_for
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.rules import TokenRules
+from app.engine.session import Session
 from app.engine.target import PackedTarget
 from tests.engine.drafting import CHEAP, FLAT, pair, similar
 from tests.models import VOCABULARY, build
@@ -216,3 +218,13 @@ def test_logprobs_are_cut_with_the_answer():
             request = GenerationRequest(PROMPT, SamplingParams(0.0), StopParams(limit), DRAFTED[0], logprobs=0)
             deltas = [event for event in engine.stream(request) if isinstance(event, Delta)]
             assert sum(len(delta.logprobs) for delta in deltas) == limit
+
+
+def test_no_row_is_copied_for_a_session_that_asks_no_logprobs():
+    class Untouched:
+        def __getitem__(self, index: object) -> object:
+            raise AssertionError("rows of logits were copied")
+
+    with tiny_engine(eos=frozenset()) as engine:
+        session = Session(GenerationRequest(PROMPT), print, engine.codec, 1, 1)
+    assert logprobs_for(session, Untouched(), [0, 1], [5, 6]) == []  # type: ignore[arg-type]
