@@ -21,6 +21,7 @@ from bench.quality.tasks import Problem
 from csd.memory import Entry
 
 WARM_UP_TOKENS = 32
+ANSWERS = 2  # changes with what an answer is, so that no run goes on with answers of another kind; 2: code ends with its block
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,11 @@ def _warm_up(engine: Engine, prompt: tuple[int, ...], modes: Sequence[QualityMod
         engine.generate(_request(prompt, mode, tokens, tenant="warm-up"))
 
 
-def _request(prompt: tuple[int, ...], mode: QualityMode, tokens: int, tenant: str) -> GenerationRequest:
+def _request(
+    prompt: tuple[int, ...], mode: QualityMode, tokens: int, tenant: str, stop: tuple[str, ...] = ()
+) -> GenerationRequest:
     return GenerationRequest(
-        prompt, SamplingParams(temperature=0.0), StopParams(max_tokens=tokens), mode.speculation, tenant=tenant
+        prompt, SamplingParams(temperature=0.0), StopParams(max_tokens=tokens, stop=stop), mode.speculation, tenant=tenant
     )
 
 
@@ -146,7 +149,7 @@ def _answer(
     plain: Sequence[int] | None,
     max_tokens: int,
 ) -> tuple[Outcome, list[int]]:
-    request = _request(prompt, mode, max_tokens, tenant=mode.name)
+    request = _request(prompt, mode, max_tokens, tenant=mode.name, stop=problem.stop)
     started = time.perf_counter()
     done = engine.generate(request)
     seconds = time.perf_counter() - started

@@ -18,7 +18,7 @@ from bench import environment as facts
 from bench.errors import BenchError
 from bench.quality.modes import names, parse
 from bench.quality.report import as_markdown, build
-from bench.quality.run import Results, run
+from bench.quality.run import ANSWERS, Results, run
 from bench.quality.tasks import read_problems
 from bench.store import write_whole
 from csd.exchange import ExchangeError, read
@@ -51,7 +51,7 @@ class QualityPlan:
         table = content_digest(self.table) if self.table and self.table.exists() else None
         if math.isinf(self.csd_lambda):
             plain["csd_lambda"] = "inf"  # JSON has no number for it
-        return {**plain, "part": list(self.part), "data": digests, "table": table}
+        return {**plain, "answers": ANSWERS, "part": list(self.part), "data": digests, "table": table}
 
 
 def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:

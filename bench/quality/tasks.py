@@ -26,6 +26,9 @@ SAID = re.compile(r"(?:answer\s+is|answer:|####)\s*(.+)", re.IGNORECASE)
 CODE_REQUEST = "Complete the following Python function. Reply with the whole function in one code block.\n\n```python\n{}\n```"
 
 
+END_OF_BLOCK = "\n```\n"  # a block's end: the beginning of one names its language
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One problem. prompt: what the user says. reference: the right answer, or "". program, tests, entry_point: HumanEval's."""
@@ -38,6 +41,12 @@ class Problem:
     program: str = ""
     tests: str = ""
     entry_point: str = ""
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Where the answer is complete before the model ends it: after the code block that was asked for, not after the
+        explanation that models like to add."""
+        return (END_OF_BLOCK,) if self.kind == "code" else ()
 
     def right(self, reply: str) -> bool | None:
         """Whether the reply solves it; None where no answer is right or wrong."""

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from app.calibration.run import question
 from app.engine.correction import CsdConfig
+from app.engine.request import GenerationRequest, SamplingParams, StopParams
 from bench.errors import BenchError
 from bench.quality.modes import parse
 from bench.quality.run import Outcome, Results, run
@@ -52,3 +54,17 @@ def test_no_mode_learns_from_another(tmp_path: Path) -> None:
         mine, other = alone[problem.key, "csd"], beside[problem.key, "csd"]
         assert (mine.steps, mine.accepted, mine.rescues) == (other.steps, other.accepted, other.rescues)
     assert sum(alone[problem.key, "csd"].rescues for problem in PROBLEMS) > 0
+
+
+def test_an_answer_of_code_ends_with_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair(similar(0.1)) as engine:
+        prompt = question(engine, PROBLEMS[0].prompt)
+        greedy = GenerationRequest(prompt, SamplingParams(temperature=0.0), StopParams(max_tokens=60))
+        whole = engine.generate(greedy)
+        monkeypatch.setattr("bench.quality.tasks.END_OF_BLOCK", whole.text[20:24])
+        code = Problem("p/0", "p", "code", PROBLEMS[0].prompt, entry_point="f")
+        results = Results(tmp_path, {})
+        run(engine, [code], parse("sd", draft=True), results, 60)
+        results.close()
+    for outcome in results.outcomes.values():
+        assert outcome.tokens < len(whole.token_ids) and not outcome.cut

@@ -40,6 +40,18 @@ def test_a_right_function_passes_however_it_is_wrapped(tmp_path: Path, reply: st
     assert problem(tmp_path, DOUBLE).right(reply) is True
 
 
+@pytest.mark.parametrize("language", ["python", "Python3", "", "py"])
+def test_code_is_complete_where_its_block_ends_and_not_where_it_begins(tmp_path: Path, language: str):
+    """What comes after the block is not waited for, and the block's own beginning is no end. (A first block without a
+    language, after a sentence, is cut: no model asked for Python writes one.)"""
+    one = problem(tmp_path, DOUBLE)
+    opening = f"Sure:\n\n```{language}\n" if language else "```\n"
+    reply = f"{opening}def double(x: int) -> int:\n    return 2 * x\n```\nIt doubles x."
+    (stop,) = one.stop
+    assert one.right(reply.partition(stop)[0]) is True
+    assert Problem("p/1", "p", "answer", "2 + 2?", "4").stop == ()
+
+
 @pytest.mark.parametrize(
     "reply",
     [
