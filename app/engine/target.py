@@ -14,7 +14,8 @@ from app.engine.attention import PACKED, Segment
 from app.engine.kv import KVLayout, KVSlab
 from racer.tree import BoolArray, DraftTree, Int32Array, Int64Array
 
-FEW_ROWS, ROW_STEP = 64, 16  # forwards of more rows than the first are padded to multiples of the second (see _padding)
+ROW_STEPS = ((32, 1), (64, 4))  # forwards of at most so many rows are padded to multiples of so many (see _padding)
+ROW_STEP = 16  # larger ones to multiples of this
 
 
 class SessionCache(Protocol):
@@ -116,12 +117,13 @@ class PackedTarget:
     def _padding(self, rows: int) -> int:
         """Rows to add that belong to no session, so that not every number of them occurs.
 
-        oneDNN builds kernels for each shape of a 16-bit product and keeps them: half a megabyte for each number of rows that
-        a prompt's last chunk happens to have, without end in sight. Small numbers, those of decoding, are left as they are.
+        oneDNN builds kernels for each shape of a 16-bit product and keeps them: one to three megabytes for each number of rows.
+        Small numbers, those of one session that decodes, are left as they are: a row costs most there.
         """
-        if self.device.type != "cpu" or self.dtype not in (torch.bfloat16, torch.float16) or rows <= FEW_ROWS:
+        if self.device.type != "cpu" or self.dtype not in (torch.bfloat16, torch.float16):
             return 0
-        return -rows % ROW_STEP
+        step = next((step for most, step in ROW_STEPS if rows <= most), ROW_STEP)
+        return -rows % step
 
     @torch.inference_mode()
     def native_logits(self, tokens: Sequence[int]) -> torch.Tensor:

@@ -144,7 +144,7 @@ def test_rows_beyond_the_slab_are_refused():
         target.forward([Rows.of_text(target.open(4), [1, 2, 3, 4, 5])])
 
 
-@pytest.mark.parametrize("rows", [60, 64, 65, 80, 101])
+@pytest.mark.parametrize("rows", [31, 33, 60, 64, 65, 80, 101])
 def test_padding_of_16_bit_forwards_changes_no_row(rows: int):
     model = build("llama", 0).to(torch.bfloat16)
     target = PackedTarget(model)
@@ -156,6 +156,18 @@ def test_padding_of_16_bit_forwards_changes_no_row(rows: int):
     native = target.native_logits(tokens)
     assert torch.allclose(logits[:rows].float(), native.float(), atol=0.05)
     assert torch.allclose(logits[rows].float(), native[4].float(), atol=0.05)
+
+
+def test_16_bit_forwards_come_in_few_numbers_of_rows():
+    """Each number of rows costs memory for good."""
+    target = PackedTarget(build("llama", 0).to(torch.bfloat16))
+    widths: set[int] = set()
+    target.model.register_forward_pre_hook(lambda _, __, named: widths.add(named["input_ids"].shape[1]), with_kwargs=True)
+    slab = target.open(260)
+    for rows in range(1, 257):
+        target.forward([Rows.of_text(slab, [3] * rows)])
+    assert {*range(1, 33)} < widths
+    assert len(widths) <= 32 + 8 + 12
 
 
 def test_a_native_cache_reads_no_token_twice_when_a_step_is_repeated(monkeypatch: pytest.MonkeyPatch):
