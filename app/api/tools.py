@@ -55,7 +55,7 @@ def answer_grammar(body: GenerationBody, codec: TextCodec) -> Grammar | None:
     if schema is None:
         return None
     try:
-        return codec.grammars.json_schema(schema)
+        return codec.grammars.json_schema(schema).asked_by(body.answer_schema_path)
     except GrammarError as error:
         raise bad_value(str(error), body.answer_schema_path) from None
 
@@ -76,13 +76,15 @@ def chat_grammar(body: ChatBody, codec: TextCodec) -> tuple[Grammar | None, Call
     single = named is not None or not body.parallel_tool_calls
     reader = CallReader(form, frozenset(tool.name for tool in tools), 1 if single else None)
     content = None if required else body.answer_schema
+    asked_by = "tools" if content is None else body.answer_schema_path
     if not required and content is None and not any(tool.strict for tool in tools):
         return None, reader
     try:
         most = 1 if single else MAX_CALLS
-        return call_grammar(codec.grammars, form, tools, required=required, most=most, content=content), reader
+        grammar = call_grammar(codec.grammars, form, tools, required=required, most=most, content=content)
     except ToolSchemaError as error:
         place = next(place for place, tool in enumerate(body.tools) if tool.function.name == error.tool)
         raise bad_value(str(error), f"tools.{place}.function.parameters") from None
     except GrammarError as error:
-        raise bad_value(str(error), body.answer_schema_path if content is not None else "tools") from None
+        raise bad_value(str(error), asked_by) from None
+    return grammar.asked_by(asked_by), reader

@@ -157,6 +157,26 @@ def test_an_answer_with_calls_can_be_sent_back(json_client: TestClient) -> None:
     assert reply.status_code == 200, reply.text
 
 
+DEAD_END = {"const": "a" * 40 + "東"}  # which the tiny vocabulary cannot spell; known only once the answer is there
+CANNOT = tool("move", {"type": "object", "properties": {"x": DEAD_END}, "required": ["x"]}, strict=True)
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": DEAD_END}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [CANNOT], "tool_choice": "required"}, "tools"),
+        ({"response_format": FORMAT}, "response_format.json_schema.schema"),
+        ({"response_format": FORMAT, "tools": TOOLS, "tool_choice": "none"}, "response_format.json_schema.schema"),
+    ],
+)
+def test_an_answer_that_cannot_go_on_names_what_asked_for_its_shape(
+    json_client: TestClient, fields: dict[str, Any], param: str
+) -> None:
+    error = check_error(ask(json_client, CHAT, **fields, max_tokens=200), 400, param, "invalid_schema")
+    assert stream(json_client, CHAT, {"messages": HELLO, **fields, "max_tokens": 200})[-1]["error"] == error
+
+
 # -- refused -------------------------------------------------------------------------------------------------------------
 
 
