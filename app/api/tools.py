@@ -10,7 +10,6 @@ from typing import Any
 
 from app.api.errors import bad_value
 from app.api.schemas import ChatBody, GenerationBody
-from app.api.structured import ToolDefinition
 from app.text.codec import TextCodec
 from app.text.errors import GrammarError
 from app.text.grammar import Grammar
@@ -44,11 +43,6 @@ class CallReader:
         return f"call_{secrets.token_hex(12)}"
 
 
-def offered_tools(body: ChatBody) -> list[ToolDefinition]:
-    """The tools that the model is told of."""
-    return [] if body.tool_choice == "none" else body.tools
-
-
 def answer_grammar(body: GenerationBody, codec: TextCodec) -> Grammar | None:
     """The grammar of an answer without calls. Raises ApiError 400."""
     schema = body.answer_schema
@@ -62,7 +56,7 @@ def answer_grammar(body: GenerationBody, codec: TextCodec) -> Grammar | None:
 
 def chat_grammar(body: ChatBody, codec: TextCodec) -> tuple[Grammar | None, CallReader | None]:
     """The grammar of a chat's answer, and what reads the calls in it. Raises ApiError 400, ChatTemplateError."""
-    offered = offered_tools(body)
+    offered = body.offered_tools
     if not offered:
         return answer_grammar(body, codec), None
     form = codec.call_format()

@@ -122,6 +122,15 @@ def test_tools_are_in_the_prompt(json_client: TestClient) -> None:
     assert prompt_tokens(tools=TOOLS, tool_choice="none") == bare
 
 
+@pytest.mark.parametrize("choice", ["auto", "none", "required", {"type": "function", "function": {"name": "stop"}}])
+def test_tokenize_counts_what_a_chat_reads(json_client: TestClient, choice: Any) -> None:
+    body = {"messages": HELLO, "tools": TOOLS, "tool_choice": choice}
+    counted = json_client.post("/tokenize", json=body).json()["count"]
+    assert counted == json_client.post(CHAT, json=body | {"max_tokens": 1}).json()["usage"]["prompt_tokens"]
+    bare = json_client.post("/tokenize", json={"messages": HELLO}).json()["count"]
+    assert (counted == bare) == (choice == "none")
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "move"}}])
 def test_calls_that_must_be_made(json_client: TestClient, choice: Any) -> None:
     tools = [tool("move", POINT), tool("stop")]
