@@ -78,9 +78,13 @@ def choose_threads(requested: int | None = None) -> int:
 
 def usable_cpus(root: Path = _ROOT) -> int:
     """CPUs of this process by affinity and by the quota of its control groups; at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota(root)
+    allowed, quota = allowed_cpus(), cpu_quota(root)
     return max(1, min(allowed, math.floor(quota) if quota is not None else allowed))
+
+
+def allowed_cpus() -> int:
+    """CPUs of this process by affinity."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
