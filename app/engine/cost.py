@@ -19,6 +19,7 @@ from app.engine.loading import LoadedModel
 from app.engine.logits import successors
 from app.engine.machine import processor
 from app.engine.neighbours import Reading, disturbance, read_processors
+from app.engine.plain import PlainPace
 from app.engine.target import Rows, SessionCache
 from racer.budget import CostCurve
 from racer.tree import DraftTree
@@ -76,6 +77,11 @@ class ModelMemory:
             logger.warning("the cost curve could not be kept: %s", error)
 
 
+def given_curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
+    """points: (rows, seconds); None without any."""
+    return CostCurve([rows for rows, _ in points], [seconds for _, seconds in points]) if points else None
+
+
 def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = None, sizes: Sequence[int] = SIZES) -> CostCurve:
     """T(n) from the memory, or by running steps; kept in the memory unless other programs were in the way."""
     if memory is None:
@@ -121,6 +127,13 @@ def measure_draft(draft: DraftModel, memory: ModelMemory | None = None) -> CostC
     """What a forward of the draft model costs."""
     decoder = Decoder(draft.packed, vocab_size=draft.shared.size, top_k=1, prefill_chunk=draft.prefill_chunk)
     return measure(decoder, draft.max_context, memory, DRAFT_SIZES)
+
+
+def price_steps(decoder: Decoder, fixed: CostCurve | None, max_context: int, memory: ModelMemory | None) -> None:
+    """Tell a decoder what its steps cost: as given, or measured and then corrected by every step."""
+    decoder.curve = fixed or measure(decoder, max_context, memory)
+    decoder.refine = fixed is None
+    decoder.plain = PlainPace(decoder.curve)
 
 
 def _one_step(decoder: Decoder, cache: SessionCache, size: int) -> float:
