@@ -145,6 +145,11 @@ def append(
     return -1
 
 
+def least_capacity(n: int) -> int:
+    """Nodes that n-grams need so that no node in use is ever evicted."""
+    return n * (n + 1) // 2 + 1
+
+
 def as_tokens(tokens: npt.ArrayLike) -> Int64Array:
     """Token ids as int64[m], contiguous and writable: one array type, so that no kernel is compiled twice."""
     flat = np.ascontiguousarray(tokens, np.int64).reshape(-1)
@@ -162,8 +167,8 @@ class NgramAutomaton:
     def __init__(self, n: int = 10, capacity: int = 10_000) -> None:
         if not 1 <= n <= MAX_NGRAM:
             raise ValueError(f"n must be between 1 and {MAX_NGRAM}, got {n}")
-        if not n * (n + 1) // 2 < capacity < MAX_TOKEN:
-            raise ValueError(f"{n}-grams need a capacity of at least {n * (n + 1) // 2 + 1} nodes, got {capacity}")
+        if not least_capacity(n) <= capacity < MAX_TOKEN:
+            raise ValueError(f"{n}-grams need a capacity of at least {least_capacity(n)} nodes, got {capacity}")
         self.n = n
         self.capacity = capacity
         self.nodes: Int32Array = np.zeros((capacity + 1, COLUMNS), np.int32)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from racer.automaton import MAX_TOKEN, NgramAutomaton, as_tokens
+from racer.automaton import MAX_NGRAM, MAX_TOKEN, NgramAutomaton, as_tokens, least_capacity
 from racer.copy_logits import CopyLogitTable
 from racer.copy_tree import fill
 from racer.retrieval import LOW16, retrieve
@@ -83,6 +83,13 @@ class RacerConfig:
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):
             raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {self.policy!r}")
+        if not 1 <= self.ngram <= MAX_NGRAM:
+            raise ValueError(f"ngram must be between 1 and {MAX_NGRAM}, got {self.ngram}")
+        least = least_capacity(self.ngram)
+        if self.automaton_nodes < least:
+            raise ValueError(
+                f"automaton_nodes must be at least {least} for an ngram of {self.ngram}, got {self.automaton_nodes}"
+            )
         if not 1 <= self.min_match <= self.ngram:
             raise ValueError(f"min_match must be between 1 and ngram ({self.ngram}), got {self.min_match}")
         if not 1 <= self.breadth <= MAX_BREADTH:

@@ -96,7 +96,7 @@ def as_api_error(error: BaseException) -> ApiError:
         case ChatTemplateError():
             return bad_value(str(error), error.param, "chat_template_error")
         case GrammarError():  # an answer was begun and cannot go on
-            return bad_value(str(error), "response_format", "invalid_schema")
+            return bad_value(str(error), error.param, "invalid_schema")
         case QueueFull():
             return queue_full(error.retry_after, str(error))
         case EngineClosed():
@@ -114,7 +114,7 @@ def install_error_handlers(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         return as_api_error(error).response()
 
-    for kind in (ApiError, EngineError, ChatTemplateError, HTTPException):
+    for kind in (ApiError, EngineError, ChatTemplateError, GrammarError, HTTPException):
         app.add_exception_handler(kind, handle)
 
 

@@ -41,13 +41,24 @@ class Limits:
             raise bad_value(f"`{param}` may be at most {self.output_tokens} on this server.", param)
 
     def fit(self, request: GenerationRequest, param: str) -> GenerationRequest:
-        """The request with its answer bounded where the client named no bound. Raises ApiError 400 for too long a prompt."""
+        """The request with its answer bounded where the client named no bound.
+
+        Raises ApiError 400 for too long a prompt, and for an answer that must be longer than it may be.
+        """
         prompt, wanted = len(request.prompt_ids), request.stopping.max_tokens
         if prompt > self.prompt_tokens and prompt < self.context:  # beyond the context the engine has its own words
             raise _too_long(f"{prompt} tokens", f"{self.prompt_tokens} tokens", param)
-        if self.output_tokens is None or prompt >= self.context:
+        if prompt >= self.context:
             return request
-        bounded = min(self.output_tokens, self.context - prompt) if wanted is None else min(wanted, self.output_tokens)
+        room = self.context - prompt if wanted is None else wanted
+        bounded = room if self.output_tokens is None else min(room, self.output_tokens)
+        if request.stopping.min_tokens > bounded:
+            message = (
+                f"`min_tokens` may be at most {bounded} here, the most tokens of this answer: lower it or set `max_tokens`."
+            )
+            raise bad_value(message, "min_tokens")
+        if self.output_tokens is None:
+            return request
         return replace(request, stopping=replace(request.stopping, max_tokens=bounded))
 
 

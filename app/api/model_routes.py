@@ -52,7 +52,7 @@ async def detokenize(request: Request) -> dict[str, Any]:
 
 def _encode(body: TokenizeBody, codec: TextCodec) -> list[int]:
     if body.messages is not None:
-        return message_ids(body.messages, codec)
+        return message_ids(body.messages, codec, body.offered_tools)
     return text_ids(body.prompt or "", codec, body.add_special_tokens)
 
 

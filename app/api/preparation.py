@@ -11,7 +11,7 @@ from app.api.messages import Message
 from app.api.prompts import Prompt
 from app.api.schemas import DEFAULT_COMPLETION_TOKENS, ChatBody, CompletionBody, GenerationBody
 from app.api.structured import ToolDefinition
-from app.api.tools import CallReader, answer_grammar, chat_grammar, offered_tools
+from app.api.tools import CallReader, answer_grammar, chat_grammar
 from app.engine.interface import EngineInterface
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.text.codec import TextCodec
@@ -50,7 +50,7 @@ def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: s
 
 def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """The choices of a chat. Raises ApiError 400, ChatTemplateError."""
-    ids = message_ids(body.messages, engine.codec, offered_tools(body))
+    ids = message_ids(body.messages, engine.codec, body.offered_tools)
     grammar, calls = chat_grammar(body, engine.codec)
     request = replace(_request(body, ids, body.budget, engine, tenant, conversation), grammar=grammar)
     return Prepared(_choices(request, body.n), [None] * body.n, calls)

@@ -12,7 +12,7 @@ from app.api.messages import Messages
 from app.api.prompts import Prompts
 from app.api.request_model import RequestModel
 from app.api.sessions import SessionId
-from app.api.structured import MAX_TOOLS, NamedTool, ResponseFormat, ToolChoice, ToolDefinition
+from app.api.structured import ResponseFormat, ToolsBody
 from app.api.validation import refused
 from app.engine.request import DrafterName
 
@@ -212,7 +212,7 @@ class CompletionBody(GenerationBody):
         return self.logprobs
 
 
-class ChatBody(GenerationBody):
+class ChatBody(ToolsBody, GenerationBody):
     """POST /v1/chat/completions. Without a budget it generates up to the end of the context."""
 
     ignored = IGNORED - {"parallel_tool_calls"}
@@ -221,24 +221,11 @@ class ChatBody(GenerationBody):
     messages: Messages = Field(min_length=1, description=f"At most {MAX_MESSAGES}")
     logprobs: bool = Field(False, description="Report the log-probability of each token")
     top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS, description="Likeliest tokens to report at each place")
-
-    tools: Annotated[list[ToolDefinition], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(
-        [], description="Functions that the model may call"
-    )
-    tool_choice: ToolChoice = Field("auto", description="Whether the model may call, must call, or must call this one")
     parallel_tool_calls: bool = Field(True, description="Whether one answer may make several calls")
 
     @model_validator(mode="after")
-    def _tools_exist(self) -> ChatBody:
-        names = [tool.function.name for tool in self.tools]
-        for place, name in enumerate(names):
-            if name in names[:place]:
-                raise refused("is the name of an earlier tool too", f"tools.{place}.function.name")
-        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.name not in names:
-            raise refused("must be the name of one of the tools", "tool_choice.function.name")
-        if self.tool_choice == "required" and not names:
-            raise refused("needs `tools`", "tool_choice")
-        if self.ignore_eos and names and self.tool_choice not in ("none", "auto"):
+    def _calls_end(self) -> ChatBody:
+        if self.ignore_eos and self.tools and self.tool_choice not in ("none", "auto"):
             raise refused("cannot go with calls that must be made, which have an end", "ignore_eos")
         return self
 
@@ -253,8 +240,8 @@ class ChatBody(GenerationBody):
         return self.top_logprobs if self.logprobs else None
 
 
-class TokenizeBody(RequestModel):
-    """POST /tokenize: either a prompt or messages."""
+class TokenizeBody(ToolsBody):
+    """POST /tokenize: either a prompt, or messages and tools as a chat takes them."""
 
     model: str | None = None
     prompt: str | None = None
@@ -267,6 +254,8 @@ class TokenizeBody(RequestModel):
             raise refused("is required, or `messages`", "prompt")
         if self.prompt is not None and self.messages is not None:
             raise refused("and `messages` exclude each other", "prompt")
+        if self.prompt is not None and self.tools:
+            raise refused("goes with `messages` only", "tools")
         return self
 
 

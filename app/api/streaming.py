@@ -15,6 +15,7 @@ from app.api.generations import Generations
 from app.api.replies import ROLE_DELTA, Answer, Reply, calls_delta, dump, metrics_of
 from app.engine.errors import EngineError
 from app.engine.events import Delta, Finished
+from app.text.errors import GrammarError
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ async def frames(
             yield _frame(reply.chunk([], usage=reply.usage(chunks.ends)))
         yield DONE
     except Exception as error:
-        if not isinstance(error, EngineError | ApiError):
+        if not isinstance(error, EngineError | ApiError | GrammarError):
             logger.error("a stream failed", exc_info=error)
         yield _frame(as_api_error(error).body())
 

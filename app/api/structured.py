@@ -119,3 +119,29 @@ ToolChoice = Annotated[
     PlainValidator(parse_choice),
     WithJsonSchema({"anyOf": [{"type": "string", "enum": ["none", "auto", "required"]}, _NAMED]}),
 ]
+
+
+class ToolsBody(RequestModel):
+    """What every body with tools shares."""
+
+    tools: Annotated[list[ToolDefinition], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(
+        [], description="Functions that the model may call"
+    )
+    tool_choice: ToolChoice = Field("auto", description="Whether the model may call, must call, or must call this one")
+
+    @model_validator(mode="after")
+    def _tools_exist(self) -> ToolsBody:
+        names = [tool.function.name for tool in self.tools]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise refused("is the name of an earlier tool too", f"tools.{place}.function.name")
+        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.name not in names:
+            raise refused("must be the name of one of the tools", "tool_choice.function.name")
+        if self.tool_choice == "required" and not names:
+            raise refused("needs `tools`", "tool_choice")
+        return self
+
+    @property
+    def offered_tools(self) -> list[ToolDefinition]:
+        """The tools that the model is told of."""
+        return [] if self.tool_choice == "none" else self.tools

@@ -10,7 +10,6 @@ from typing import Any
 
 from app.api.errors import bad_value
 from app.api.schemas import ChatBody, GenerationBody
-from app.api.structured import ToolDefinition
 from app.text.codec import TextCodec
 from app.text.errors import GrammarError
 from app.text.grammar import Grammar
@@ -44,25 +43,20 @@ class CallReader:
         return f"call_{secrets.token_hex(12)}"
 
 
-def offered_tools(body: ChatBody) -> list[ToolDefinition]:
-    """The tools that the model is told of."""
-    return [] if body.tool_choice == "none" else body.tools
-
-
 def answer_grammar(body: GenerationBody, codec: TextCodec) -> Grammar | None:
     """The grammar of an answer without calls. Raises ApiError 400."""
     schema = body.answer_schema
     if schema is None:
         return None
     try:
-        return codec.grammars.json_schema(schema)
+        return codec.grammars.json_schema(schema).asked_by(body.answer_schema_path)
     except GrammarError as error:
         raise bad_value(str(error), body.answer_schema_path) from None
 
 
 def chat_grammar(body: ChatBody, codec: TextCodec) -> tuple[Grammar | None, CallReader | None]:
     """The grammar of a chat's answer, and what reads the calls in it. Raises ApiError 400, ChatTemplateError."""
-    offered = offered_tools(body)
+    offered = body.offered_tools
     if not offered:
         return answer_grammar(body, codec), None
     form = codec.call_format()
@@ -76,13 +70,15 @@ def chat_grammar(body: ChatBody, codec: TextCodec) -> tuple[Grammar | None, Call
     single = named is not None or not body.parallel_tool_calls
     reader = CallReader(form, frozenset(tool.name for tool in tools), 1 if single else None)
     content = None if required else body.answer_schema
+    asked_by = "tools" if content is None else body.answer_schema_path
     if not required and content is None and not any(tool.strict for tool in tools):
         return None, reader
     try:
         most = 1 if single else MAX_CALLS
-        return call_grammar(codec.grammars, form, tools, required=required, most=most, content=content), reader
+        grammar = call_grammar(codec.grammars, form, tools, required=required, most=most, content=content)
     except ToolSchemaError as error:
         place = next(place for place, tool in enumerate(body.tools) if tool.function.name == error.tool)
         raise bad_value(str(error), f"tools.{place}.function.parameters") from None
     except GrammarError as error:
-        raise bad_value(str(error), body.answer_schema_path if content is not None else "tools") from None
+        raise bad_value(str(error), asked_by) from None
+    return grammar.asked_by(asked_by), reader

@@ -6,17 +6,20 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from app.engine.decoder import Decoder
+from app.engine.device import allowed_cpus
 from app.engine.draft_model import DraftModel
 from app.engine.loading import LoadedModel
 from app.engine.logits import successors
 from app.engine.machine import processor
+from app.engine.neighbours import Reading, disturbance, read_processors
+from app.engine.plain import PlainPace
 from app.engine.target import Rows, SessionCache
 from racer.budget import CostCurve
 from racer.tree import DraftTree
@@ -33,8 +36,15 @@ PATIENCE = 20.0  # seconds after which the sizes that are measured must do
 class ModelMemory:
     """Files that keep what was measured of one model on one machine."""
 
-    def __init__(self, cache: Path, loaded: LoadedModel, *, drafts: bool = False) -> None:
-        """drafts: whether it serves as a draft model, for which fewer sizes are measured."""
+    def __init__(
+        self,
+        cache: Path,
+        loaded: LoadedModel,
+        *,
+        drafts: bool = False,
+        read: Callable[[], Reading | None] = read_processors,
+    ) -> None:
+        """drafts: whether it serves as a draft model, for which fewer sizes are measured. read: how busy the machine is."""
         device = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else processor()
         parameters = list(loaded.model.parameters())
         content = hashlib.sha256(repr([tuple(parameter.shape) for parameter in parameters]).encode())
@@ -43,6 +53,9 @@ class ModelMemory:
         model = f"{type(loaded.model).__name__}-{content.hexdigest()[:16]}-{str(loaded.dtype).removeprefix('torch.')}"
         machine = hashlib.sha256(repr((device, torch.get_num_threads(), torch.__version__)).encode()).hexdigest()[:12]
         self._path = cache / "measured" / f"{model}-{machine}{'-draft' if drafts else ''}.json"
+        self.read = read
+        threads = torch.get_num_threads() if loaded.device.type == "cpu" else 1  # one thread feeds an accelerator
+        self.spare = max(0, allowed_cpus() - threads)
         self.prior_path = cache / "measured" / f"{model}.npz"
 
     def load(self) -> CostCurve | None:
@@ -64,11 +77,30 @@ class ModelMemory:
             logger.warning("the cost curve could not be kept: %s", error)
 
 
+def given_curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
+    """points: (rows, seconds); None without any."""
+    return CostCurve([rows for rows, _ in points], [seconds for _, seconds in points]) if points else None
+
+
 def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = None, sizes: Sequence[int] = SIZES) -> CostCurve:
-    """T(n) from the memory, or by running steps of each size, in turn so that a slow moment hits all of them alike."""
-    kept = memory.load() if memory is not None else None
+    """T(n) from the memory, or by running steps; kept in the memory unless other programs were in the way."""
+    if memory is None:
+        return _measured(decoder, max_context, sizes)
+    kept = memory.load()
     if kept is not None:
         return kept
+    before = memory.read()
+    curve = _measured(decoder, max_context, sizes)
+    taken = disturbance(before, memory.read(), memory.spare)
+    if taken:
+        logger.info("other programs used %.1f cores meanwhile: these costs are not kept, the next start measures again", taken)
+    else:
+        memory.save(curve)
+    return curve
+
+
+def _measured(decoder: Decoder, max_context: int, sizes: Sequence[int]) -> CostCurve:
+    """By running steps of each size, in turn so that a slow moment hits all of them alike."""
     length = max(1, min(CONTEXT, max_context - 2))
     cache = decoder.target.open(length + sizes[-1])
     decoder.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
@@ -88,8 +120,6 @@ def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = Non
     done = [size for size in sizes if times[size]]
     curve = CostCurve(done, [min(times[size]) for size in done])  # the least time: whatever else runs here only adds
     logger.info("a step costs %s", ", ".join(f"{1e3 * s:.1f} ms for {n}" for n, s in zip(done, curve.seconds, strict=True)))
-    if memory is not None:
-        memory.save(curve)
     return curve
 
 
@@ -97,6 +127,13 @@ def measure_draft(draft: DraftModel, memory: ModelMemory | None = None) -> CostC
     """What a forward of the draft model costs."""
     decoder = Decoder(draft.packed, vocab_size=draft.shared.size, top_k=1, prefill_chunk=draft.prefill_chunk)
     return measure(decoder, draft.max_context, memory, DRAFT_SIZES)
+
+
+def price_steps(decoder: Decoder, fixed: CostCurve | None, max_context: int, memory: ModelMemory | None) -> None:
+    """Tell a decoder what its steps cost: as given, or measured and then corrected by every step."""
+    decoder.curve = fixed or measure(decoder, max_context, memory)
+    decoder.refine = fixed is None
+    decoder.plain = PlainPace(decoder.curve)
 
 
 def _one_step(decoder: Decoder, cache: SessionCache, size: int) -> float:

@@ -78,9 +78,13 @@ def choose_threads(requested: int | None = None) -> int:
 
 def usable_cpus(root: Path = _ROOT) -> int:
     """CPUs of this process by affinity and by the quota of its control groups; at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota(root)
+    allowed, quota = allowed_cpus(), cpu_quota(root)
     return max(1, min(allowed, math.floor(quota) if quota is not None else allowed))
+
+
+def allowed_cpus() -> int:
+    """CPUs of this process by affinity."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
@@ -108,6 +112,12 @@ def free_memory(device: torch.device, root: Path = _ROOT) -> int:
                 # Cached file pages count as usage, but the kernel gives them back before it runs out.
                 free = min(free, int(limit) - int(usage) + _cached_file_bytes(folder))
     return max(0, free)
+
+
+def kv_budget(bytes_per_token: int, device: torch.device, fraction: float) -> int:
+    """Tokens whose KV fits in this fraction of the memory that is free now."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return int(free * fraction) // max(1, bytes_per_token)
 
 
 def _cached_file_bytes(folder: Path) -> int:

@@ -4,91 +4,50 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import psutil
 import torch
 
 from app.engine.calls import ProgramCalls
+from app.engine.config import EngineConfig, check_drafter
 from app.engine.conversations import Conversations
-from app.engine.correction import Corrections, CsdConfig
-from app.engine.cost import ModelMemory, measure, measure_draft
+from app.engine.correction import Corrections
+from app.engine.cost import ModelMemory, given_curve, measure_draft, price_steps
 from app.engine.decoder import Decoder
-from app.engine.device import choose_threads
+from app.engine.device import choose_threads, kv_budget
 from app.engine.draft_model import DraftModel, build_draft
-from app.engine.errors import ContextLengthExceeded, InvalidRequest, ModelLoadError
-from app.engine.events import EngineObserver, Event, EventSink
+from app.engine.errors import ModelLoadError
+from app.engine.events import EngineObserver, EventSink
 from app.engine.identity import table_fingerprint
+from app.engine.instruments import Instruments
 from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, ModelInfo
 from app.engine.loading import LoadedModel, load_model
 from app.engine.model_cache import cache_directory
-from app.engine.plain import PlainPace
 from app.engine.prior import PriorRows
 from app.engine.request import (
-    NEED_DRAFT,
-    DrafterName,
     GenerationRequest,
     SamplingParams,
     SpeculationParams,
     StopParams,
-    VerifierName,
 )
-from app.engine.resolve import resolve
 from app.engine.selfcheck import build_target
 from app.engine.session import Session
-from app.engine.target import PackedTarget, Target
+from app.engine.submission import Handle, checked, new_session
+from app.engine.target import PackedTarget
 from app.engine.tenants import Tenants
 from app.engine.worker import Worker
-from csd.verify import Walk
 from racer.auto import Shared
-from racer.budget import CostCurve
-from racer.drafter import Drafter, NullDrafter, RacerConfig
+from racer.drafter import Drafter, NullDrafter
 from racer.factory import new_drafter, warm_up
+
+__all__ = ["Engine", "EngineConfig"]
 
 logger = logging.getLogger(__name__)
 
 LOGIT_ELEMENTS = 1 << 26  # rows x vocabulary that one prefill chunk may bring into being
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """How the engine serves; the API's settings carry the same names."""
-
-    max_context: int | None = None  # tokens; None: what the model allows and the KV budget holds
-    max_running: int = 8
-    max_queued: int = 64
-    drafter: DrafterName = "racer"
-    max_nodes: int = 64
-    gamma: int = 6  # tokens that the draft model writes ahead where a request fixes its budget
-    prefill_chunk: int = 256
-    warm_start: bool = True
-    kv_memory_fraction: float = 0.3  # of the memory that is free after loading
-    self_check: bool = True
-    prior_rows: int = 32_768  # tokens whose successors are worked out while idle; 0: none
-    cost_curve: tuple[tuple[int, float], ...] = ()  # (rows, seconds) in place of a measurement; then nothing corrects it
-    draft_curve: tuple[tuple[int, float], ...] = ()  # the same of the draft model
-    racer: RacerConfig = field(default_factory=RacerConfig)
-    verifier: VerifierName = "exact"
-    csd: CsdConfig = field(default_factory=CsdConfig)
-    max_conversations: int = 64  # kept between their turns
-    conversation_memory: int = 1 << 30  # bytes of KV that they may take together
-    conversation_idle: float = 1800.0  # seconds until one that nobody continues is dropped
-
-
-class Handle:
-    """A submitted generation."""
-
-    def __init__(self, worker: Worker, session: Session) -> None:
-        self._worker, self._session = worker, session
-
-    def cancel(self) -> None:
-        self._worker.cancel(self._session)
-
-
-class Engine(ProgramCalls):
+class Engine(ProgramCalls, Instruments):
     """A target model that decodes speculatively. Thread-safe; close it when done, or use it in a `with`."""
 
     def __init__(
@@ -106,7 +65,7 @@ class Engine(ProgramCalls):
 
         draft: a small model of the target's vocabulary. Raises ModelLoadError if it does not fit.
         """
-        _check_drafter(config, draft is not None)
+        check_drafter(config, draft is not None)
         if config.verifier == "csd" and not config.csd.allowed:
             raise ModelLoadError("The verifier csd must be allowed: set allow_csd.")
         self.config = config
@@ -125,7 +84,7 @@ class Engine(ProgramCalls):
         if draft is not None and isinstance(target, PackedTarget):
             self._draft = build_draft(loaded, draft, target, max_context=limit, prefill_chunk=chunk, check=config.self_check)
         token_bytes = target.bytes_per_token + (self._draft.bytes_per_token if self._draft else 0)
-        kv_tokens = _kv_tokens(token_bytes, loaded.device, config.kv_memory_fraction)
+        kv_tokens = kv_budget(token_bytes, loaded.device, config.kv_memory_fraction)
         max_context = min(limit, kv_tokens - config.max_nodes)
         if max_context < 1:
             raise ModelLoadError("no memory for a KV cache: raise kv_memory_fraction or choose a smaller model")
@@ -142,9 +101,9 @@ class Engine(ProgramCalls):
         )
         self._decoder = decoder
         if target.trees:
-            _price_steps(decoder, _curve(config.cost_curve), max_context, memory)
+            price_steps(decoder, given_curve(config.cost_curve), max_context, memory)
         if self._draft is not None:
-            fixed = _curve(config.draft_curve)
+            fixed = given_curve(config.draft_curve)
             self._draft.curve, self._draft.refine = fixed or measure_draft(self._draft, draft_memory), fixed is None
         self.info = ModelInfo(
             name=name or loaded.name,
@@ -209,7 +168,7 @@ class Engine(ProgramCalls):
 
         draft: a smaller model of the target's vocabulary, named the same way.
         """
-        _check_drafter(config or EngineConfig(), draft is not None)
+        check_drafter(config or EngineConfig(), draft is not None)
         choose_threads(threads)
         loaded = load_model(target, dtype=dtype, device=device, cache_dir=cache_dir, chat_template=chat_template)
         cache = cache_directory(cache_dir)
@@ -231,30 +190,10 @@ class Engine(ProgramCalls):
 
         Raises InvalidRequest, ContextLengthExceeded, QueueFull or EngineClosed before anything is queued.
         """
-        prompt, room = len(request.prompt_ids), self.info.max_context
-        if prompt == 0:
-            raise InvalidRequest("The prompt is empty.", "prompt")
-        wanted = request.stopping.max_tokens
-        if wanted is not None and wanted < 1:
-            raise InvalidRequest("max_tokens must be at least 1.", "max_tokens")
-        if prompt + (wanted or 1) > room:
-            raise ContextLengthExceeded(prompt, wanted, room)
-        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self.info.vocab_size:
-            raise InvalidRequest(f"Token ids must lie in 0 to {self.info.vocab_size - 1}.", "prompt")
-        config = self.config
-        speculation = resolve(
-            request.speculation,
-            self.info,
-            drafter=config.drafter,
-            verifier=config.verifier,
-            policy=config.racer.policy,
-            gamma=config.gamma,
-        )
-        request = replace(request, speculation=speculation)
-        budget = 1 if speculation.drafter == "none" else speculation.max_nodes or 1
-        session = Session(request, _guarded(sink), self.codec, budget, room - prompt if wanted is None else wanted)
-        if speculation.verifier == "csd" and self.corrections is not None:
-            session.rule = self.corrections.rule(speculation)
+        request = checked(request, self.info, self.config)
+        session = new_session(request, sink, self.codec, self.info.max_context)
+        if request.speculation.verifier == "csd" and self.corrections is not None:
+            session.rule = self.corrections.rule(request.speculation)
             session.protected = self.protected_ids.union(request.stopping.stop_token_ids)
         self._worker.submit(session)
         return Handle(self._worker, session)
@@ -315,48 +254,6 @@ class Engine(ProgramCalls):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def cost_curve(self) -> list[tuple[int, float]] | None:
-        """(rows, seconds) of a step as measured and corrected so far; None where only plain decoding runs."""
-        curve = self._decoder.curve
-        return None if curve is None else list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
-
-    def both_models(self) -> tuple[Target, Target, int]:
-        """Target, draft model, and the number of ids that mean the same in both: for offline reading, while nothing runs.
-
-        Without a draft model the target stands for both.
-        """
-        if self._draft is None:
-            return self._decoder.target, self._decoder.target, self.info.vocab_size
-        return self._decoder.target, self._draft.packed, self._draft.shared.size
-
-    @contextmanager
-    def listening(self, listener: Callable[[Walk, list[float]], None]) -> Iterator[None]:
-        """Let `listener` hear of every exact walk and the logit gaps of its divergences, on the worker thread."""
-        self._decoder.listener = listener
-        try:
-            yield
-        finally:
-            self._decoder.listener = None
-
-    @contextmanager
-    def costs_held(self) -> Iterator[None]:
-        """Let no step correct what steps are thought to cost: for runs that this is to be compared with."""
-        refine, self._decoder.refine = self._decoder.refine, False
-        try:
-            yield
-        finally:
-            self._decoder.refine = refine
-
-    def settle(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is left to prepare in idle time (app.engine.prior); False if `timeout` seconds were too few."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._prior is not None and not self._prior.complete:
-            if not self._worker.alive or (deadline is not None and time.monotonic() > deadline):
-                return False
-            time.sleep(0.02)
-        return True
-
     # -- inside ----------------------------------------------------------------------------------------------------------
 
     def _new_drafter(self, session: Session) -> Drafter:
@@ -391,38 +288,3 @@ class Engine(ProgramCalls):
             self.close()
             raise ModelLoadError(f"the model loads but cannot produce a token: {error}") from error
         self._ready = True
-
-
-def _curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
-    return CostCurve([rows for rows, _ in points], [seconds for _, seconds in points]) if points else None
-
-
-def _price_steps(decoder: Decoder, fixed: CostCurve | None, max_context: int, memory: ModelMemory | None) -> None:
-    """Tell a decoder what its steps cost: as given, or measured and then corrected by every step."""
-    decoder.curve = fixed or measure(decoder, max_context, memory)
-    decoder.refine = fixed is None
-    decoder.plain = PlainPace(decoder.curve)
-
-
-def _check_drafter(config: EngineConfig, drafts: bool) -> None:
-    if config.drafter in NEED_DRAFT and not drafts:
-        raise ModelLoadError(f"The drafter {config.drafter} needs a draft model: name one (--draft, RACER_DRAFT).")
-    if config.gamma < 1:
-        raise ModelLoadError("gamma must be at least 1.")
-
-
-def _guarded(sink: EventSink) -> EventSink:
-    """A sink that raises harms nobody else."""
-
-    def send(event: Event) -> None:
-        try:
-            sink(event)
-        except Exception:
-            logger.exception("an event could not be delivered")
-
-    return send
-
-
-def _kv_tokens(bytes_per_token: int, device: torch.device, fraction: float) -> int:
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    return int(free * fraction) // max(1, bytes_per_token)

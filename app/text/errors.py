@@ -15,4 +15,11 @@ class ChatTemplateError(ValueError):
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be compiled, or not followed any further. The message can be shown to a user."""
+    """A grammar that cannot be compiled, or not followed any further. The message can be shown to a user.
+
+    param: dotted path of what asked for the grammar, where that is known.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param

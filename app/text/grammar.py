@@ -46,21 +46,25 @@ class Vocabulary(Protocol):
 
 
 class Grammar:
-    """A compiled grammar, for any number of answers."""
+    """A compiled grammar, for any number of answers. param: what its errors name, see GrammarError."""
 
-    def __init__(self, parser: LLMatcher, vocab_size: int, eos_ids: frozenset[int]) -> None:
-        self._parser, self._vocab_size, self._eos_ids = parser, vocab_size, eos_ids
+    def __init__(self, parser: LLMatcher, vocab_size: int, eos_ids: frozenset[int], param: str | None = None) -> None:
+        self._parser, self._vocab_size, self._eos_ids, self._param = parser, vocab_size, eos_ids, param
+
+    def asked_by(self, param: str) -> Grammar:
+        """The same grammar for a request that asks for it by this field: fields may share what is compiled."""
+        return Grammar(self._parser, self._vocab_size, self._eos_ids, param)
 
     def matcher(self) -> Matcher:
         """The state of one answer, at its beginning."""
-        return Matcher(self._parser.deep_copy(), self._vocab_size, self._eos_ids)
+        return Matcher(self._parser.deep_copy(), self._vocab_size, self._eos_ids, self._param)
 
 
 class Matcher:
     """How far one answer has come in its grammar. For one thread at a time."""
 
-    def __init__(self, parser: LLMatcher, vocab_size: int, eos_ids: frozenset[int]) -> None:
-        self._parser, self._vocab_size, self._eos_ids = parser, vocab_size, eos_ids
+    def __init__(self, parser: LLMatcher, vocab_size: int, eos_ids: frozenset[int], param: str | None = None) -> None:
+        self._parser, self._vocab_size, self._eos_ids, self._param = parser, vocab_size, eos_ids, param
         self._ahead: list[int] = []  # tokens the parser has read beyond the accepted ones
         self._over = False  # an EOS was accepted
         self._asked: list[int] | None = None  # the path of the last mask
@@ -124,12 +128,12 @@ class Matcher:
         some = int(np.argmax(mask))
         # where the vocabulary cannot spell what must come now, the mask is that of what comes after it
         if not mask[some] or (some not in self._eos_ids and self._parser.validate_tokens([some]) == 0):
-            raise GrammarError(explain(NO_WAY_ON))
+            raise GrammarError(explain(NO_WAY_ON), self._param)
         return mask
 
     def _check(self) -> None:
         if self._parser.is_error():
-            raise GrammarError(explain(self._parser.get_error()))
+            raise GrammarError(explain(self._parser.get_error()), self._param)
 
     def _only_eos(self) -> Mask:
         mask = np.zeros(self._vocab_size, np.bool_)

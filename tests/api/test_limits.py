@@ -219,6 +219,28 @@ def test_answers_are_bounded_by_the_server(path: str) -> None:
         assert (reply["usage"]["completion_tokens"], reply["choices"][0]["finish_reason"]) == (10, "length")
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "most"),
+    [
+        (COMPLETIONS, {}, 16),  # by default
+        (COMPLETIONS, {"prompt": [1] * 90}, 10),
+        (CHAT, {}, None),  # as far as the context reaches
+    ],
+)
+def test_an_answer_cannot_be_longer_than_it_may_be(path: str, fields: dict[str, Any], most: int | None) -> None:
+    with client_of(lambda: SyntheticEngine(max_context=100, answer_tokens=500)) as client:
+        if most is None:
+            most = 100 - ask(client, path, max_tokens=1).json()["usage"]["prompt_tokens"]
+        error = check_error(ask(client, path, **fields, min_tokens=most + 1), 400, "min_tokens")
+        assert f"at most {most} here" in error["message"]
+        assert ask(client, path, **fields, min_tokens=most).json()["usage"]["completion_tokens"] == most
+
+
+def test_an_answer_must_not_be_longer_than_the_server_gives() -> None:
+    with client_of(SyntheticEngine, max_output_tokens=10) as client:
+        check_error(ask(client, CHAT, min_tokens=11), 400, "min_tokens")
+
+
 def test_the_bound_on_answers_takes_no_room_from_the_prompt() -> None:
     engine = SyntheticEngine(max_context=100)
     with client_of(lambda: engine, max_output_tokens=50) as client:

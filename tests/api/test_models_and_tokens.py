@@ -59,6 +59,9 @@ def test_a_name_with_a_slash() -> None:
         assert client.get("/v1/models/org/model").json()["id"] == "org/model"
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
 def test_tokenize(client: TestClient) -> None:
     reply = client.post("/tokenize", json={"prompt": "aé", "model": "synthetic"}).json()
     assert reply == {"tokens": [256, 97, 0xC3, 0xA9], "count": 4, "max_model_len": 4096}
@@ -82,6 +85,9 @@ def test_detokenize(client: TestClient) -> None:
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
         ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": "a", "tools": [TOOL]}, "tools"),
+        ("/tokenize", {"messages": HELLO, "tools": [TOOL, TOOL]}, "tools.1.function.name"),
+        ("/tokenize", {"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"prompt": "a", "foo": 1}, "foo"),
         ("/detokenize", {}, "tokens"),

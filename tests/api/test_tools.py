@@ -122,6 +122,15 @@ def test_tools_are_in_the_prompt(json_client: TestClient) -> None:
     assert prompt_tokens(tools=TOOLS, tool_choice="none") == bare
 
 
+@pytest.mark.parametrize("choice", ["auto", "none", "required", {"type": "function", "function": {"name": "stop"}}])
+def test_tokenize_counts_what_a_chat_reads(json_client: TestClient, choice: Any) -> None:
+    body = {"messages": HELLO, "tools": TOOLS, "tool_choice": choice}
+    counted = json_client.post("/tokenize", json=body).json()["count"]
+    assert counted == json_client.post(CHAT, json=body | {"max_tokens": 1}).json()["usage"]["prompt_tokens"]
+    bare = json_client.post("/tokenize", json={"messages": HELLO}).json()["count"]
+    assert (counted == bare) == (choice == "none")
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "move"}}])
 def test_calls_that_must_be_made(json_client: TestClient, choice: Any) -> None:
     tools = [tool("move", POINT), tool("stop")]
@@ -155,6 +164,26 @@ def test_an_answer_with_calls_can_be_sent_back(json_client: TestClient) -> None:
     turns = [*HELLO, message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "done"}]
     reply = json_client.post(CHAT, json={"messages": turns, "tools": TOOLS, "max_tokens": 5})
     assert reply.status_code == 200, reply.text
+
+
+DEAD_END = {"const": "a" * 40 + "東"}  # which the tiny vocabulary cannot spell; known only once the answer is there
+CANNOT = tool("move", {"type": "object", "properties": {"x": DEAD_END}, "required": ["x"]}, strict=True)
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": DEAD_END}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [CANNOT], "tool_choice": "required"}, "tools"),
+        ({"response_format": FORMAT}, "response_format.json_schema.schema"),
+        ({"response_format": FORMAT, "tools": TOOLS, "tool_choice": "none"}, "response_format.json_schema.schema"),
+    ],
+)
+def test_an_answer_that_cannot_go_on_names_what_asked_for_its_shape(
+    json_client: TestClient, fields: dict[str, Any], param: str
+) -> None:
+    error = check_error(ask(json_client, CHAT, **fields, max_tokens=200), 400, param, "invalid_schema")
+    assert stream(json_client, CHAT, {"messages": HELLO, **fields, "max_tokens": 200})[-1]["error"] == error
 
 
 # -- refused -------------------------------------------------------------------------------------------------------------

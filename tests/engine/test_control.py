@@ -10,6 +10,7 @@ import pytest
 from app.engine.cost import ModelMemory, measure
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import StepRecord
+from app.engine.neighbours import Reading
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from tests.tiny import loaded, tiny_engine
 
@@ -82,7 +83,7 @@ def test_every_policy_keeps_the_answer(policy: str):
 
 def test_the_curve_is_measured_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = loaded()
-    memory = ModelMemory(tmp_path, model)
+    memory = ModelMemory(tmp_path, model, read=lambda: None)
     assert memory.load() is None
     with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), memory=memory) as engine:
         measured = engine.cost_curve
@@ -95,6 +96,20 @@ def test_the_curve_is_measured_kept_and_found_again(tmp_path: Path, monkeypatch:
     assert measure(engine._decoder, 256, memory).sizes.tolist() == [n for n, _ in measured]
     next((tmp_path / "measured").glob("*.json")).write_text("{damaged")
     assert memory.load() is None
+
+
+def test_a_curve_measured_beside_other_programs_is_used_and_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    model = loaded()
+    readings = iter((Reading(0.0, 100.0, 5.0), Reading(10.0, 112.0, 7.0)))  # 12 seconds of work in 10, 2 of them its own
+    memory = ModelMemory(tmp_path, model, read=lambda: next(readings))
+    memory.spare = 0
+    caplog.set_level("INFO", "app.engine.cost")
+    with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), memory=memory) as engine:
+        assert engine.cost_curve is not None
+    assert memory.load() is None
+    assert [record.getMessage() for record in caplog.records if "next start measures again" in record.getMessage()] == [
+        "other programs used 1.0 cores meanwhile: these costs are not kept, the next start measures again"
+    ]
 
 
 def test_prior_rows_are_the_targets_successors_of_each_token_alone_and_are_kept(tmp_path: Path):

@@ -129,10 +129,22 @@ def test_the_null_drafter_proposes_the_root() -> None:
     assert drafter.propose(64, 64).tokens.tolist() == [5]
 
 
-@pytest.mark.parametrize("bad", [{"policy": "best"}, {"min_match": 0}, {"min_match": 11}, {"breadth": 0}, {"breadth": 11}])
+@pytest.mark.parametrize(
+    "bad", [{"policy": "best"}, {"ngram": 63}, {"min_match": 0}, {"min_match": 11}, {"breadth": 0}, {"breadth": 11}]
+)
 def test_settings_out_of_range_are_refused(bad: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         RacerConfig(**bad)
+
+
+@pytest.mark.parametrize(("ngram", "least"), [(10, 56), (4, 11)])
+def test_an_automaton_too_small_for_one_token_is_refused(ngram: int, least: int) -> None:
+    """The least that is accepted is the least that works: the oldest node is never one in use."""
+    with pytest.raises(ValueError, match=f"automaton_nodes must be at least {least} "):
+        RacerConfig(ngram=ngram, automaton_nodes=least - 1)
+    drafter = RacerDrafter(RacerConfig(ngram=ngram, automaton_nodes=least))
+    drafter.observe(np.arange(3 * ngram))
+    assert drafter.state.automaton_nodes == least
 
 
 def test_plain_python_gives_the_same() -> None:

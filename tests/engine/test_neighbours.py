@@ -1,0 +1,49 @@
+"""When other programs are in the way of a measurement."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.engine.neighbours import Reading, disturbance, read_processors
+
+BEFORE = Reading(50.0, 1000.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "busy", "own", "spare", "cores"),
+    [
+        (10.0, 20.0, 20.0, 0, 0.0),  # all work is its own
+        (10.0, 22.0, 20.0, 0, 0.0),  # a fifth of a core
+        (10.0, 23.1, 20.0, 0, 0.3),
+        (10.0, 30.1, 20.0, 0, 1.0),
+        (10.0, 30.1, 20.0, 1, 0.0),  # on a processor that nobody missed
+        (10.0, 33.1, 20.0, 1, 1.3),
+        (0.05, 0.1, 0.05, 0, 0.0),  # ticks
+        (10.0, 0.0, 20.0, 0, 0.0),  # a system that counts nothing
+        (0.0, 0.0, 0.0, 0, 0.0),
+    ],
+)
+def test_what_others_took_from_the_measured_threads(seconds: float, busy: float, own: float, spare: int, cores: float) -> None:
+    after = Reading(BEFORE.clock + seconds, BEFORE.busy + busy, BEFORE.own + own)
+    assert disturbance(BEFORE, after, spare) == pytest.approx(cores)
+
+
+def test_a_system_that_does_not_tell_disturbs_nothing(tmp_path: Path) -> None:
+    assert read_processors(tmp_path / "stat") is None
+    (tmp_path / "stat").write_text(f"cpu{min(os.sched_getaffinity(0))} 1 2\n")
+    assert read_processors(tmp_path / "stat") is None
+    assert disturbance(None, BEFORE, 0) == disturbance(BEFORE, None, 0) == 0.0
+
+
+def test_work_on_the_processors_of_this_process_counts(tmp_path: Path) -> None:
+    """Idle time, waiting for disks, and guests, whose time is in that of the user already, are no work."""
+    own = sorted(os.sched_getaffinity(0))
+    rows = [f"cpu{number} 100 10 20 5000 700 3 4 60 50 5" for number in (*own, max(own) + 1)]
+    (tmp_path / "stat").write_text("\n".join(["cpu 900 90 180 45000 6300 27 36 540 450 45", *rows, "ctxt 123", ""]))
+    reading = read_processors(tmp_path / "stat")
+    assert reading is not None
+    assert reading.busy == pytest.approx(len(own) * 197 / os.sysconf("SC_CLK_TCK"))
+    assert reading.own > 0
