@@ -114,10 +114,9 @@ def free_memory(device: torch.device, root: Path = _ROOT) -> int:
     return max(0, free)
 
 
-def kv_budget(bytes_per_token: int, device: torch.device, fraction: float) -> int:
-    """Tokens whose KV fits in this fraction of the memory that is free now."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    return int(free * fraction) // max(1, bytes_per_token)
+def kv_budget(bytes_per_token: int, device: torch.device, fraction: float, root: Path = _ROOT) -> int:
+    """Tokens whose KV fits in this fraction of the memory that is free now, the container's where that is less."""
+    return int(free_memory(device, root) * fraction) // max(1, bytes_per_token)
 
 
 def _cached_file_bytes(folder: Path) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.engine.device import choose_device, choose_dtype, choose_threads, cpu_quota, free_memory, usable_cpus
+from app.engine.device import choose_device, choose_dtype, choose_threads, cpu_quota, free_memory, kv_budget, usable_cpus
 from app.engine.errors import ModelLoadError
 
 
@@ -31,6 +31,7 @@ def test_free_memory_is_the_containers_where_that_is_less(tmp_path: Path) -> Non
     (group / "memory.current").write_text("4000\n")
     (group / "memory.stat").write_text("anon 3500\ninactive_file 500\n")
     assert free_memory(torch.device("cpu"), tmp_path) == 1500
+    assert kv_budget(10, torch.device("cpu"), 0.5, tmp_path) == 75
     (group / "memory.max").write_text("max\n")
     assert free_memory(torch.device("cpu"), tmp_path) > 5000
 
