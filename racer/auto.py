@@ -135,5 +135,6 @@ class AutoDrafter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the session's state in bytes, without the shared layer and the scratch."""
-        return self.automaton.nbytes + self.rows.nbytes + self.pairs.nbytes
+        """Bytes of the session's state and of the scratch, without the shared layer."""
+        scratch = (self._tree, self._chances, self._heap, self._heap_keys, self._found)
+        return self.automaton.nbytes + self.rows.nbytes + self.pairs.nbytes + sum(array.nbytes for array in scratch)

@@ -38,6 +38,10 @@ class Drafter(Protocol):
     def state(self) -> DrafterState:
         """Its size; may be read from any thread."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that end with it: its state and its scratch, without the layers that sessions share."""
+
     def observe(self, tokens: Tokens) -> None:
         """Take in tokens [m] of the session, prompt or output; the last one is the next root."""
 
@@ -101,6 +105,7 @@ class NullDrafter:
 
     learns = False
     state = DrafterState()
+    nbytes = 0
 
     def __init__(self) -> None:
         self._root = -1
@@ -220,8 +225,8 @@ class RacerDrafter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the session's state in bytes, without the shared base layer and the scratch."""
-        return self.automaton.nbytes + self.table.nbytes
+        """Bytes of the session's state and of the scratch, without the shared base layer."""
+        return self.automaton.nbytes + self.table.nbytes + self._workspace.nbytes
 
 
 def _checked_root(root: int) -> int:

@@ -166,5 +166,5 @@ class RecyclingDrafter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the session's state in bytes, without the shared base layer and the scratch."""
-        return self.table.nbytes
+        """Bytes of the session's state and of the scratch, without the shared base layer."""
+        return self.table.nbytes + self._workspace.nbytes

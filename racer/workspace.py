@@ -79,6 +79,10 @@ class Workspace:
         self.weights: Float32Array = np.zeros((budget, 2), np.float32)
         self.heap: Int64Array = np.zeros((2 * budget * self._ngram + 1, 3), np.int64)
 
+    @property
+    def nbytes(self) -> int:
+        return self.tree.nbytes + self.weights.nbytes + self.heap.nbytes
+
     def harvest(self, count: int) -> DraftTree:
         """The first `count` rows as a tree of its own."""
         rows = self.tree[:count]
