@@ -47,7 +47,7 @@ class DraftCache:
         """Begin with what another cache has read of the same text, at most `rows` tokens of it."""
         rows = min(rows, other.agreed)
         if self.slab is not None and other.slab is not None and rows <= self.slab.capacity:
-            self.slab = other.slab.copy(self.slab.capacity, rows)
+            self.slab.load(other.slab, rows)
             self.agreed = rows
 
 
@@ -94,7 +94,8 @@ class DraftModel:
         """A cache for a session of this prompt that may grow to `reserved` tokens; None where the model cannot read it."""
         if len(prompt) >= self.max_context or not self.shared.holds(prompt):
             return None
-        return DraftCache(self.packed.open(min(reserved, self.max_context) + 1))  # one more for a companion row
+        # a text that is all read is followed by a companion row; `reserved` has room for it beside the answer's last token
+        return DraftCache(self.packed.open(min(reserved, self.max_context + 1)))
 
     def catch_up(self, cache: DraftCache, text: Sequence[int]) -> None:
         """Read what is missing of a prompt, a chunk at most: what an earlier turn did not read waits for the next steps."""

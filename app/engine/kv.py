@@ -51,6 +51,10 @@ class KVSlab:
                 rows[layer] = group[index]
         return [row for row in rows if row is not None]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(group.nbytes for group in self._groups)
+
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Put n new rows [heads, n, width] behind the committed ones; returns keys and values [heads, length + n, width]."""
         end = self.length + key.shape[1]
@@ -77,10 +81,15 @@ class KVSlab:
     def copy(self, capacity: int, rows: int) -> KVSlab:
         """A slab of its own with room for `capacity` tokens and the first `rows` committed rows of this one."""
         other = KVSlab(self._layout, capacity)
-        for mine, theirs in zip(self._groups, other._groups, strict=True):
-            theirs[:, :, :rows] = mine[:, :, :rows]
-        other.length = rows
+        other.load(self, rows)
         return other
+
+    def load(self, other: KVSlab, rows: int) -> None:
+        """Begin with the first `rows` committed rows of a slab of the same layout, in place of what is here."""
+        if other is not self:
+            for mine, theirs in zip(self._groups, other._groups, strict=True):
+                mine[:, :, :rows] = theirs[:, :, :rows]
+        self.length = rows
 
     def crop(self, length: int) -> None:
         """Forget the rows from `length` on."""
