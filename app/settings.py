@@ -86,7 +86,9 @@ class Settings(BaseSettings):
     chat_template: FilePath | None = Field(None, description="File with a chat template that replaces the model's own")
     cache_dir: str | None = Field(None, min_length=1, description="Directory for fetched and converted models")
     max_conversations: int = Field(64, ge=0, description="Conversations (session_id) kept between turns; 0: none")
-    conversation_memory: int = Field(1 << 30, ge=0, description="Bytes of KV that kept conversations may take together")
+    conversation_memory: int = Field(
+        1 << 30, ge=0, description="Bytes that kept conversations may take together, KV and drafting state"
+    )
     conversation_idle: FiniteFloat = Field(1800.0, gt=0.0, description="Seconds until a conversation that rests is dropped")
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field((), description="Comma-separated bearer keys; none: open")
     api_keys_file: FilePath | None = Field(

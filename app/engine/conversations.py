@@ -1,4 +1,4 @@
-"""What is kept of conversations between their turns: bounded in number, in rows of KV and in idle time."""
+"""What is kept of conversations between their turns: bounded in number, in bytes and in idle time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from racer.drafter import Drafter
 class _Entry:
     kept: Kept
     since: float
+    nbytes: int
 
 
 class Conversations:
     """State by tenant and name; the least recently used leaves first. Used by the worker thread alone, but for the counts."""
 
-    def __init__(self, most: int, most_rows: int, idle: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """most: conversations. most_rows: rows of KV of all together. idle: seconds until one that nobody continues leaves."""
+    def __init__(self, most: int, most_bytes: int, idle: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """most: conversations. most_bytes: of all together. idle: seconds until one that nobody continues leaves."""
         self.most = most
-        self.most_rows = most_rows
+        self.most_bytes = most_bytes
         self.idle = idle
         self.rows = 0
+        self.nbytes = 0
         self._clock = clock
         self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
 
@@ -39,23 +41,22 @@ class Conversations:
     def take(self, tenant: str, name: str) -> Kept | None:
         """Remove and return what is kept under a name. A turn that runs at the same time finds nothing."""
         entry = self._entries.pop((tenant, name), None)
-        if entry is None:
-            return None
-        self.rows -= entry.kept.rows
-        return entry.kept
+        return None if entry is None else self._left(entry)
 
     def keep(self, tenant: str, name: str, kept: Kept) -> None:
         """Put it under a name, in place of what is there; one that is too large by itself is dropped."""
         self.take(tenant, name)
-        if self.most == 0 or kept.rows > self.most_rows:
+        nbytes = kept.nbytes
+        if self.most == 0 or nbytes > self.most_bytes:
             return
-        self._entries[tenant, name] = _Entry(kept, self._clock())
+        self._entries[tenant, name] = _Entry(kept, self._clock(), nbytes)
         self.rows += kept.rows
-        while len(self._entries) > self.most or self.rows > self.most_rows:
+        self.nbytes += nbytes
+        while len(self._entries) > self.most or self.nbytes > self.most_bytes:
             self._drop_oldest()
 
     def make_room(self, rows: int) -> None:
-        """Drop the least recently used ones until so many rows are free, or none is left."""
+        """Drop the least recently used ones until they hold so many rows of KV less, or none is left."""
         until = self.rows - rows
         while self._entries and self.rows > until:
             self._drop_oldest()
@@ -68,8 +69,13 @@ class Conversations:
 
     def clear(self) -> None:
         self._entries.clear()
-        self.rows = 0
+        self.rows = self.nbytes = 0
 
     def _drop_oldest(self) -> None:
         _, entry = self._entries.popitem(last=False)
+        self._left(entry)
+
+    def _left(self, entry: _Entry) -> Kept:
         self.rows -= entry.kept.rows
+        self.nbytes -= entry.nbytes
+        return entry.kept

@@ -138,11 +138,7 @@ class Engine(ProgramCalls, Instruments):
             kv_tokens=kv_tokens,
             observer=observer,
             idle=self._idle,
-            conversations=Conversations(
-                config.max_conversations,
-                min(kv_tokens, config.conversation_memory // max(1, token_bytes)),
-                config.conversation_idle,
-            ),
+            conversations=Conversations(config.max_conversations, config.conversation_memory, config.conversation_idle),
         )
         warm_up(config.racer)
         self._ready = False
@@ -223,6 +219,7 @@ class Engine(ProgramCalls, Instruments):
             store=None if self.corrections is None else self.corrections.status,
             conversations=len(worker.conversations),
             conversation_rows=worker.conversations.rows,
+            conversation_bytes=worker.conversations.nbytes,
         )
 
     def _drafting_status(self) -> DraftingStatus:

@@ -81,6 +81,7 @@ class EngineStatus:
     retry_after: int  # seconds until the queue of now will have had its turn, estimated
     conversations: int = 0  # kept between their turns
     conversation_rows: int = 0  # rows of KV that they hold
+    conversation_bytes: int = 0  # of KV and drafting state that they hold
     drafting: DraftingStatus = DraftingStatus()
     device_bytes: int = 0  # of an accelerator's memory that this process holds
     store: StoreStatus | None = None  # None where csd is not allowed: there is no memory then

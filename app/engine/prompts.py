@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from app.engine.kv import KVSlab
 from app.engine.logits import logprobs_for, successors, token_logprobs
 from app.engine.rules import TokenRules
 from app.engine.session import LearntRows, Session, Stage
+from app.engine.siblings import ReadPrompt
 from app.engine.target import Rows, Target
 from racer.drafter import Drafter
 from racer.tree import Source
@@ -26,28 +27,33 @@ class Kept:
     """What is left of an ended session for the next turn of its conversation.
 
     tokens: prompt and answer, or what was read of a prompt whose client left; the drafter has observed all of them, and the
-    slab holds all or all but the last. prompt_length: how many of them were the prompt.
+    slab holds all or all but the last. prompt_length: how many of them were the prompt. slab: None once its room was needed.
     """
 
     tokens: tuple[int, ...]
     prompt_length: int
-    slab: KVSlab
+    slab: KVSlab | None
     drafter: Drafter
     drafter_kind: tuple[object, ...]
     draft: DraftCache | None
 
     @staticmethod
-    def of(session: Session) -> Kept | None:
-        """None where there is nothing that a next turn could use."""
+    def of(session: Session, room: Callable[[int], bool]) -> Kept | None:
+        """None where there is nothing that a next turn could use.
+
+        room: whether so many rows of KV can be had beside the session's own; else its slabs are kept as large as they are.
+        """
         slab, drafter = session.cache, session.drafter
         if not isinstance(slab, KVSlab) or drafter is None or not slab.length:
             return None
-        if slab.capacity > slab.length + SLACK:
-            slab = slab.copy(slab.length, slab.length)
         draft = session.draft
         if draft is not None and draft.slab is not None:
-            draft.slab = draft.slab.copy(draft.agreed, draft.agreed)
+            draft.slab.crop(draft.agreed)
             draft.ahead.clear()
+        if slab.capacity > slab.length + SLACK and room(slab.length):
+            slab = slab.copy(slab.length, slab.length)
+            if draft is not None and draft.slab is not None:
+                draft.slab = draft.slab.copy(draft.agreed, draft.agreed)
         prompt = session.request.prompt_ids
         if not session.output:
             prompt = prompt[: session.observed]
@@ -55,8 +61,18 @@ class Kept:
 
     @property
     def rows(self) -> int:
-        """Rows of KV that it occupies."""
-        return self.slab.capacity
+        """Rows of KV that it occupies, of target and draft model alike."""
+        return 0 if self.slab is None else self.slab.capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it occupies: KV of target and draft model, and the drafter."""
+        draft = None if self.draft is None else self.draft.slab
+        return sum(slab.nbytes for slab in (self.slab, draft) if slab is not None) + self.drafter.nbytes
+
+    def drop_cache(self) -> None:
+        """Give the rows of KV up; the drafter goes on."""
+        self.slab = self.draft = None
 
 
 class PromptReader:
@@ -69,49 +85,55 @@ class PromptReader:
         self.top_k = top_k
         self.chunk = chunk
 
-    def open(self, session: Session, drafter: Drafter, kept: Kept | None = None) -> None:
-        """Give a session the room it needs, and what an earlier turn has read of its prompt already.
+    def open(self, session: Session, drafter: Drafter, kept: Kept | None = None, read: ReadPrompt | None = None) -> None:
+        """Give a session the room it needs, and what an earlier turn, or a sibling that has ended, has read of its prompt.
 
-        The drafter of that turn goes on where the history still holds its prompt; else the new one starts afresh.
+        The drafter of that turn goes on where the history still holds its prompt; else the new one starts afresh. The slabs of
+        that sibling become the session's own where they fit.
         """
         prompt = session.request.prompt_ids
         session.drafter = drafter
         if TokenRules.needed(session.request):
             session.rules = TokenRules(session.request, session.ends, self.vocab_size, self.target.device)
+        moved = read if read is not None and read.fits(session) else None
+        session.cache = self.target.open(session.reserved) if moved is None else moved.slab
+        if self.draft is not None and session.asks_draft_model:
+            slab = None if moved is None or moved.draft is None else moved.draft.slab
+            session.draft = self.draft.open(prompt, session.reserved) if slab is None else DraftCache(slab)
+        if read is not None:
+            self.copy(read, session)
         if kept is None or not session.reads_from_cache:
-            session.cache = self.target.open(session.reserved)
-            if self.draft is not None and session.asks_draft_model:
-                session.draft = self.draft.open(prompt, session.reserved)
             return
         common = common_length(kept.tokens, prompt)
-        rows = min(common, kept.slab.length, len(prompt) - 1)  # the last token is always read, for what comes after it
-        session.cache = kept.slab.copy(session.reserved, rows)
+        rows = 0
+        if kept.slab is not None and isinstance(session.cache, KVSlab):
+            rows = min(common, kept.slab.length, len(prompt) - 1)  # the last token is always read, for what comes after it
+            session.cache.load(kept.slab, rows)
         session.prefilled = session.cached_tokens = rows
         if common >= kept.prompt_length and kept.drafter_kind == session.drafter_kind:
             session.drafter, session.observed = kept.drafter, common
         else:
             drafter.observe(np.asarray(prompt[:rows], np.int64))
             session.observed = rows
-        if self.draft is not None and session.asks_draft_model:
-            session.draft = self.draft.open(prompt, session.reserved)
-            if session.draft is not None and kept.draft is not None and kept.draft.slab is not None:
-                session.draft.take_over(kept.draft, rows)
+        if session.draft is not None and kept.draft is not None:
+            session.draft.take_over(kept.draft, rows)
 
-    def copy(self, source: Session, session: Session) -> None:
+    @staticmethod
+    def copy(read: ReadPrompt, session: Session) -> None:
         """Take over the prompt that a sibling of the same group has read."""
         prompt, rows = session.request.prompt_ids, len(session.request.prompt_ids) - 1
-        if not isinstance(source.cache, KVSlab) or rows < 1 or session.drafter is None:
+        if not isinstance(session.cache, KVSlab) or session.drafter is None:
             return
-        session.cache = source.cache.copy(session.reserved, rows)
+        session.cache.load(read.slab, rows)
         session.prefilled = session.observed = rows
         session.drafter.observe(np.asarray(prompt[:rows], np.int64))
-        session.prompt_rows, session.prompt_scores = list(source.prompt_rows), source.prompt_scores  # for those to come
-        session.prompt_logprobs = list(source.prompt_scores)
+        session.prompt_rows, session.prompt_scores = list(read.learnt), read.scores  # for those to come
+        session.prompt_logprobs = list(read.scores)
         if session.drafter.learns:
-            for learnt in source.prompt_rows:
+            for learnt in read.learnt:
                 session.drafter.learn(*learnt)
-        if session.draft is not None and source.draft is not None and source.draft.slab is not None:
-            session.draft.take_over(source.draft, rows)
+        if session.draft is not None and read.draft is not None:
+            session.draft.take_over(read.draft, rows)
 
     def advance(self, session: Session) -> None:
         """Read the next chunk of the prompt; with the last one the first token of the answer is emitted."""

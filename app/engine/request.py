@@ -99,7 +99,8 @@ class GenerationRequest:
     continue_text: the answer continues the prompt's text (completions), so the first token keeps its leading space.
     logprobs: report the log-probability of each emitted token and of so many likeliest ones; None: not at all.
     prompt_logprobs: of each prompt token too. grammar: what the answer must match.
-    group: any object that requests of one prompt share; the prompt is read once for those that run together.
+    group: any object that requests of one prompt share; the prompt is read once for those that run or wait together, unless
+    the room is needed for others meanwhile.
     conversation: name, within the tenant, under which the state is kept for a later request that goes on with this text.
     """
 

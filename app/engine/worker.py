@@ -17,6 +17,7 @@ from app.engine.heap import HeapTrim
 from app.engine.pace import Pace
 from app.engine.prompts import Kept
 from app.engine.session import Session, Stage
+from app.engine.siblings import ReadPrompt, ReadPrompts, awaits_sibling, read_by_sibling, siblings
 from racer.drafter import Drafter, DrafterState
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Worker:
         idle: Callable[[], bool] | None = None,
         conversations: Conversations | None = None,
     ) -> None:
-        """kv_tokens: rows of KV that running sessions and kept conversations may occupy together.
+        """kv_tokens: rows of KV that running sessions, kept conversations and prompts kept for siblings may occupy together.
 
         idle: a short piece of work to do when no session runs; it returns whether more is left.
         """
@@ -56,6 +57,7 @@ class Worker:
         self.observer = observer
         self.idle = idle
         self.conversations = Conversations(0, 0, 0.0) if conversations is None else conversations
+        self.prompts = ReadPrompts()
         self.heap = HeapTrim()
         self.heartbeat = time.monotonic()
         self.evictions = 0  # of automaton nodes, of all sessions that ever ran
@@ -175,6 +177,7 @@ class Worker:
             self._fail_all()
             with self._wake:
                 self.conversations.clear()
+                self.prompts.clear()
 
     def _fail_all(self) -> None:
         with self._wake:
@@ -202,6 +205,7 @@ class Worker:
             gone = [session for session in self._waiting if session.cancelled]
             for session in gone:
                 self._waiting.remove(session)
+            self.prompts.retain(self._waiting)
         for session in gone:
             self._end(session, "cancelled")
         for session in [session for session in self._running if session.cancelled]:
@@ -228,40 +232,41 @@ class Worker:
         request, kept = session.request, None
         if request.conversation is not None:
             kept = self.conversations.take(request.tenant, request.conversation)
-        excess = self._reserved + self.conversations.rows - self.kv_tokens
-        if excess > 0:
-            self.conversations.make_room(excess)
-        self.decoder.prompts.open(session, self.new_drafter(session), kept)
+        read = None if request.group is None else self.prompts.take(request.group)
+        # what is copied from is there until it is copied, and what becomes the session's own is reserved already
+        beside = 0 if kept is None else kept.rows
+        if read is not None and not read.fits(session):
+            beside += read.slab.capacity
+        if not self._make_room(beside):
+            read = None
+            if kept is not None:
+                kept.drop_cache()
+            self._make_room()
+        self.decoder.prompts.open(session, self.new_drafter(session), kept, read)
         if kept is not None and session.drafter is kept.drafter:
             session.evictions = kept.drafter.state.evictions
-        if request.group is not None:
+        if session.prefilled == 0:
             self._copy_prompt(session)
+
+    def _make_room(self, beside: int = 0) -> bool:
+        """Let what is kept give way to the running sessions and so many rows of KV beside them; False if these never fit."""
+        wanted = self._reserved + beside
+        if beside and wanted > self.kv_tokens:
+            return False
+        self.conversations.make_room(max(0, wanted + self.conversations.rows + self.prompts.rows - self.kv_tokens))
+        self.prompts.make_room(max(0, wanted + self.prompts.rows - self.kv_tokens))
+        return True
 
     def _copy_prompt(self, session: Session) -> None:
         """Take over the prompt from a running sibling that has read it."""
-        for other in self._running:
-            if other.request.group is session.request.group and other.stage is Stage.DECODE:
-                self.decoder.prompts.copy(other, session)
-                return
-
-    def _waiting_for(self, session: Session) -> list[Session]:
-        group = session.request.group
-        if group is None:
-            return []
-        siblings = (other for other in self._running if other.request.group is group)
-        return [other for other in siblings if other.stage is Stage.PREFILL and other.prefilled == 0]
-
-    def _awaits_sibling(self, session: Session) -> bool:
-        """Whether an earlier session of its group is reading the same prompt now."""
-        if session.request.group is None or session.prefilled > 0:
-            return False
-        earlier = self._running[: self._running.index(session)]
-        return any(other.request.group is session.request.group and other.stage is Stage.PREFILL for other in earlier)
+        read = read_by_sibling(session, self._running)
+        if read is not None:
+            self.decoder.prompts.copy(read, session)
 
     def _prefill_round(self) -> None:
         """One chunk of the oldest prompt that is not read yet."""
         reading = (session for session in self._running if session.stage is Stage.PREFILL)
-        session = next((session for session in reading if not self._awaits_sibling(session)), None)
+        session = next((session for session in reading if not awaits_sibling(session, self._running)), None)
         if session is None:
             return
         before = session.prefilled
@@ -274,7 +279,9 @@ class Worker:
         self._observe("prefilled", session.prefilled - before)
         if session.stage is Stage.DECODE:
             self._observe("first_token", time.monotonic() - session.submitted_at)
-            for sibling in self._waiting_for(session):
+            for sibling in siblings(session, self._running):
+                if sibling.stage is not Stage.PREFILL or sibling.prefilled > 0:
+                    continue
                 try:
                     self._copy_prompt(sibling)
                 except Exception as error:
@@ -326,6 +333,7 @@ class Worker:
 
     def _end(self, session: Session, reason: FinishReason) -> None:
         self._keep(session)
+        self._keep_prompt(session)
         self._release(session, reason)
         session.end(session.finish(reason))
 
@@ -335,12 +343,23 @@ class Worker:
         if request.conversation is None or session.stage not in (Stage.PREFILL, Stage.DECODE):
             return
         try:
-            kept = Kept.of(session)
+            kept = Kept.of(session, self._make_room)
         except Exception:
             logger.exception("the state of a conversation could not be kept")
             return
         if kept is not None:
             self.conversations.keep(request.tenant, request.conversation, kept)
+
+    def _keep_prompt(self, session: Session) -> None:
+        """Put aside the prompt that siblings in the queue would have to read again, where no running one has it."""
+        read = ReadPrompt.of(session)
+        if read is None or session.request.conversation is not None:
+            return
+        if read_by_sibling(session, self._running) is not None:
+            return
+        with self._wake:
+            if siblings(session, self._waiting):
+                self.prompts.keep(read)
 
     def _end_failed(self, session: Session, error: Exception) -> None:
         if not isinstance(error, EngineError):

@@ -48,6 +48,7 @@ def _service(status: EngineStatus) -> Iterator[Metric]:
     yield _gauge("kv_cache_usage_ratio", "Share of the KV budget that is reserved, 0 to 1", status.kv_usage_ratio)
     yield _gauge("conversations", "Conversations kept between their turns", status.conversations)
     yield _gauge("conversation_kv_rows", "Rows of KV (tokens) that kept conversations hold", status.conversation_rows)
+    yield _gauge("conversation_bytes", "Bytes that kept conversations hold, KV and drafting state", status.conversation_bytes)
     yield _gauge("ready", "1 while the model answers and new requests are taken", int(status.ready))
     yield _gauge("worker_alive", "1 while the worker thread runs", int(status.alive))
     yield _gauge("worker_heartbeat_age_seconds", "Seconds since the worker last went round its loop", status.heartbeat_age)

@@ -44,6 +44,7 @@ COUNTERS = (
     "sessions",
     "conversations",
     "conversation_kv_rows",
+    "conversation_bytes",
     "automaton_nodes",
     "automaton_evictions_total",
     "ocm_entries",

@@ -1,43 +1,25 @@
-"""State that outlives a request: turns of a conversation, and choices of one prompt."""
+"""State that outlives a request: turns of a conversation."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 
 from app.engine.conversations import Conversations
-from app.engine.engine import Engine
-from app.engine.events import Delta, Finished
+from app.engine.draft_model import DraftCache
+from app.engine.events import Finished
 from app.engine.kv import KVLayout, KVSlab
 from app.engine.prompts import Kept, common_length
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from racer.drafter import NullDrafter
+from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig
+from racer.factory import new_drafter
 from tests.engine.drafting import CHEAP, FLAT, similar
+from tests.engine.turns import FIRST, GREEDY, SEEDED, Counting, turn
 from tests.tiny import tiny_engine
 from tests.waiting import wait_until
-
-PLAIN = SpeculationParams("none")
-FIRST = tuple(range(10, 60))
-GREEDY, SEEDED = SamplingParams(0.0), SamplingParams(0.8, seed=9)
-
-
-class Counting:
-    """An observer that counts the prompt tokens that were really read."""
-
-    def __init__(self) -> None:
-        self.read = 0
-
-    def prefilled(self, tokens: int) -> None:
-        self.read += tokens
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *_: None
-
-
-def turn(engine: Engine, prompt: tuple[int, ...], name: str | None, *, speculation=PLAIN, sampling=GREEDY, tenant="", n=24):
-    return engine.generate(GenerationRequest(prompt, sampling, StopParams(n), speculation, tenant, conversation=name))
 
 
 @pytest.mark.parametrize("drafter", ["none", "racer", "draft_model", "hybrid"])
@@ -145,14 +127,54 @@ def test_no_conversation_is_kept_without_a_name_or_when_switched_off():
         assert engine.status().conversations == 0
 
 
-def kept(rows: int) -> Kept:
-    slab = KVSlab(KVLayout(((1, 1),), ((1, 1),), torch.float32, torch.device("cpu")), rows)
-    return Kept((1,), 1, slab, NullDrafter(), (), None)
+LAYOUT = KVLayout(((1, 1),), ((1, 1),), torch.float32, torch.device("cpu"))
+
+
+def kept(rows: int, drafter: Drafter | None = None, draft_rows: int = 0) -> Kept:
+    draft = DraftCache(KVSlab(LAYOUT, draft_rows)) if draft_rows else None
+    return Kept((1,), 1, KVSlab(LAYOUT, rows), drafter or NullDrafter(), (), draft)
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_drafting_state_counts_towards_the_bound_in_bytes(policy: Policy):
+    drafter = new_drafter(policy, RacerConfig(automaton_nodes=60, table_rows=2000))
+    drafter.observe(np.arange(2000) % 90)
+    size = drafter.nbytes
+    assert size > 8 * 2000  # what it has seen, in any form
+    kept_ones = Conversations(9, 2 * size + size // 2, idle=10.0)
+    for name in ("a", "b"):
+        kept_ones.keep("", name, kept(1, drafter))
+    assert len(kept_ones) == 2
+    assert 2 * size < kept_ones.nbytes < 2 * size + 100
+    kept_ones.keep("", "c", kept(1, drafter))
+    assert len(kept_ones) == 2 and kept_ones.take("", "a") is None
+    assert kept_ones.take("", "c") is not None and kept_ones.take("", "b") is not None
+    assert (kept_ones.rows, kept_ones.nbytes) == (0, 0)
+
+
+def test_the_draft_models_kv_counts_towards_the_bound_in_bytes():
+    row = kept(1).nbytes
+    assert kept(10, draft_rows=7).nbytes == 17 * row
+    assert kept(10, draft_rows=7).rows == 10
+
+
+def test_an_engine_keeps_no_more_drafting_state_than_its_bound():
+    racer = SpeculationParams("racer")
+    with tiny_engine(eos=frozenset()) as engine:
+        turn(engine, FIRST, "a", speculation=racer)
+        size = engine.status().conversation_bytes
+        kv = engine.status().conversation_rows * engine._decoder.target.bytes_per_token
+    assert size > 4 * kv  # the drafter's share is what exceeds the bound below
+    with tiny_engine(eos=frozenset(), conversation_memory=size + 3 * kv) as engine:
+        for name in ("a", "b"):
+            turn(engine, FIRST, name, speculation=racer)
+        assert (engine.status().conversations, engine.status().conversation_bytes) == (1, size)
+        assert turn(engine, (*FIRST, 70), "a", speculation=racer).finished.cached_tokens == 0
 
 
 def test_conversations_leave_by_age_number_and_size():
     now = 0.0
-    kept_ones = Conversations(3, 100, idle=10.0, clock=lambda: now)
+    kept_ones = Conversations(3, 100 * kept(1).nbytes, idle=10.0, clock=lambda: now)
     for name, rows in (("a", 10), ("b", 20), ("c", 30)):
         kept_ones.keep("", name, kept(rows))
         now += 1.0
@@ -171,58 +193,6 @@ def test_conversations_leave_by_age_number_and_size():
     now += 1.0
     kept_ones.expire()
     assert (len(kept_ones), kept_ones.rows) == (0, 0)
-
-
-@pytest.mark.parametrize("drafter", ["none", "racer", "draft_model", "hybrid"])
-@pytest.mark.parametrize("running", [8, 2])
-def test_the_choices_of_one_prompt_read_it_once(drafter: str, running: int):
-    heard = Counting()
-    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
-    settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "max_running": running}
-    with tiny_engine(eos=frozenset(), observer=heard, prefill_chunk=16, **settings) as engine:
-        group = object()
-        requests = [
-            GenerationRequest(FIRST, SamplingParams(0.9, seed=seed), StopParams(20), speculation, group=group)
-            for seed in range(5)
-        ]
-        alone = [turn(engine, FIRST, None, sampling=one.sampling, n=20).token_ids for one in requests]
-        heard.read = 0
-        together = engine.generate_all(requests)
-        assert [done.token_ids for done in together] == alone
-        assert len(set(alone)) == 5
-        if running == 8:
-            assert heard.read == len(FIRST) + 4  # the others read the last token alone
-
-
-def test_a_sibling_reads_the_prompt_when_the_reader_leaves():
-    with tiny_engine(eos=frozenset(), prefill_chunk=1, max_running=4) as engine:
-        group = object()
-        requests = [GenerationRequest(FIRST, GREEDY, StopParams(8), group=group) for _ in range(3)]
-        events: list[list[object]] = [[], [], []]
-        handles = [engine.submit(one, sink.append) for one, sink in zip(requests, events, strict=True)]
-        handles[0].cancel()
-        wait_until(lambda: engine.status().running == 0 and engine.status().waiting == 0)
-        answers = [[token for event in sink if isinstance(event, Delta) for token in event.token_ids] for sink in events]
-        assert answers[1] == answers[2] == list(turn(engine, FIRST, None, n=8).token_ids)
-
-
-def test_a_late_sibling_scores_its_prompt_whoever_it_copies_from():
-    """With two places the third choice finds the reader gone, and copies from one that copied itself."""
-    with tiny_engine(eos=frozenset(), max_running=2, prefill_chunk=16) as engine:
-        group = object()
-        requests = [
-            GenerationRequest(
-                FIRST, SamplingParams(0.9, seed=seed), StopParams(n), PLAIN, logprobs=2, prompt_logprobs=True, group=group
-            )
-            for seed, n in enumerate((1, 30, 5, 5))
-        ]
-        events: list[list[Any]] = [[] for _ in requests]
-        for one, sink in zip(requests, events, strict=True):
-            engine.submit(one, sink.append)
-        wait_until(lambda: all(sink and isinstance(sink[-1], Finished) for sink in events))
-    scores = [[score for delta in sink[:-1] for score in delta.prompt_logprobs] for sink in events]
-    assert len(scores[0]) == len(FIRST)
-    assert scores[1] == scores[2] == scores[3] == scores[0]
 
 
 def test_the_draft_model_catches_up_in_chunks():

@@ -1,0 +1,111 @@
+"""The KV budget holds at every moment, also while rows are copied from one slab to another."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.engine.engine import Engine
+from app.engine.events import Finished
+from app.engine.kv import KVSlab
+from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from tests.engine.drafting import CHEAP, FLAT, similar
+from tests.engine.turns import FIRST, SEEDED, turn
+from tests.tiny import tiny_engine
+from tests.waiting import wait_until
+
+
+class Slabs:
+    """Bytes of the slabs that are alive, and the most there ever were."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bytes = self.most = 0
+        create = KVSlab.__init__
+
+        def count(slab: KVSlab, *arguments: Any) -> None:
+            create(slab, *arguments)
+            self._add(slab.nbytes)
+            weakref.finalize(slab, self._add, -slab.nbytes)
+
+        monkeypatch.setattr(KVSlab, "__init__", count)
+
+    def _add(self, nbytes: int) -> None:
+        self.bytes += nbytes
+        self.most = max(self.most, self.bytes)
+
+
+def token_bytes(engine: Engine) -> int:
+    assert engine._draft is not None
+    return engine._decoder.target.bytes_per_token + engine._draft.bytes_per_token
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {"eos": frozenset(), "draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "prefill_chunk": 16, **more}
+
+
+@pytest.mark.parametrize("drafter", ["none", "hybrid"])
+@pytest.mark.parametrize(
+    ("room", "new", "goes_on"),
+    [
+        (0, 1, False),  # the first turn's slab cannot be copied to its length, and as it is it leaves no room for the second
+        (80, 1, True),
+        (80, 150, False),  # copied to its length it still leaves no room
+    ],
+)
+def test_a_conversation_is_counted_twice_while_it_is_there_twice(
+    drafter: str, room: int, new: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """room: rows of KV beyond what the first turn reserves. new: tokens that the second turn adds."""
+    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    with tiny_engine(**settings()) as engine:
+        slabs = Slabs(monkeypatch)
+        stop = turn(engine, FIRST, None, sampling=SEEDED).token_ids[10]
+        stopping = StopParams(100, stop_token_ids=(stop,))
+        engine._worker.kv_tokens = len(FIRST) + 100 + (1 if drafter == "none" else 24) + room
+        slabs.most = slabs.bytes
+        one = engine.generate(GenerationRequest(FIRST, SEEDED, stopping, speculation, conversation="c"))
+        assert len(one.token_ids) <= 11
+        text = (*FIRST, *one.token_ids, *(10 + place % 80 for place in range(new)))
+        two = turn(engine, text, "c", speculation=speculation, sampling=SEEDED, n=12)
+        assert slabs.most <= engine._worker.kv_tokens * token_bytes(engine)
+        assert two.finished.cached_tokens == (len(text) - new - 1 if goes_on else 0)
+        engine._worker.kv_tokens = 10_000
+        assert two.token_ids == turn(engine, text, None, sampling=SEEDED, n=12).token_ids
+
+
+@pytest.mark.parametrize("drafter", ["none", "hybrid"])
+@pytest.mark.parametrize("running", [1, 2, 4])
+def test_many_at_once_never_exceed_the_budget(drafter: str, running: int, monkeypatch: pytest.MonkeyPatch):
+    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    with tiny_engine(**settings(max_running=running)) as engine:
+        slabs = Slabs(monkeypatch)
+        engine._worker.kv_tokens = 260
+        groups = [object(), object()]
+        requests = []
+        for place in range(24):
+            prompt = (*FIRST, *range(10, 12 + place))
+            shared: dict[str, Any] = {"conversation": "abc"[place % 3]} if place % 2 else {"group": groups[place // 12]}
+            requests.append(
+                GenerationRequest(
+                    prompt if place % 2 else FIRST,
+                    SamplingParams(0.9, seed=place),
+                    StopParams(4 + place * 5 % 17),
+                    speculation,
+                    **shared,
+                )
+            )
+        alone = [
+            turn(engine, one.prompt_ids, None, sampling=one.sampling, n=one.stopping.max_tokens or 0).token_ids
+            for one in requests
+        ]
+        events: list[list[Any]] = [[] for _ in requests]
+        sinks: list[Callable[[Any], None]] = [sink.append for sink in events]
+        for one, sink in zip(requests, sinks, strict=True):
+            engine.submit(one, sink)
+        wait_until(lambda: all(sent and isinstance(sent[-1], Finished) for sent in events))
+        ids = [tuple(token for event in sent[:-1] for token in event.token_ids) for sent in events]
+        assert ids == alone
+        assert 0 < slabs.most <= engine._worker.kv_tokens * token_bytes(engine)
