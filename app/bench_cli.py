@@ -197,6 +197,10 @@ def quality(
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
     threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
     seed: int = typer.Option(0, min=0, help="Of the bootstrap"),
+    together: int = typer.Option(
+        1, min=1, max=256, help="Answers at once: more of them an hour, but no longer one stream's speed"
+    ),
+    scored: bool = typer.Option(True, "--scores/--no-scores", help="Tell the target's own mean log-probability of each answer"),
     out: Path = typer.Option(Path("out/quality"), help="Directory of the results; a run that was cut off goes on there"),
     fresh: bool = typer.Option(False, "--fresh", help="Drop the results that are there"),
 ) -> None:
@@ -208,7 +212,22 @@ def quality(
 
     bounds = fractions(part)
     plan = QualityPlan(
-        target, draft, tuple(data), modes, table, bounds, limit, max_tokens, csd_lambda, tau, dtype, device, threads, seed
+        target=target,
+        draft=draft,
+        data=tuple(data),
+        modes=modes,
+        table=table,
+        part=bounds,
+        limit=limit,
+        max_tokens=max_tokens,
+        csd_lambda=csd_lambda,
+        tau=tau,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        seed=seed,
+        together=together,
+        scored=scored,
     )
     try:
         typer.echo(measure(plan, out, fresh=fresh))

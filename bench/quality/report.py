@@ -12,7 +12,8 @@ from bench.quality.run import Outcome
 from bench.statistics import bootstrap_median, median, ratio
 
 LEGEND = """\
-- speedup: median over problems of the ratio of tokens/s to plain's, with its bootstrap 95 % interval
+- speedup: median over problems of the ratio of tokens/s to plain's, with its bootstrap 95 % interval; of all answers that are
+  decoded at once where more than one is
 - MAT: tokens emitted by verify steps over verify steps; accepted: share of the drafted tokens that were kept
 - rescues per 100 tokens: draft tokens kept in place of the target's choice
 - right: answers that pass the tests or equal the reference, with their 95 % interval (Wilson)
@@ -110,7 +111,7 @@ def _facts(environment: dict[str, Any]) -> list[str]:
         f"target {environment['model']} ({environment['params'] / 1e6:.0f} M parameters), draft model {draft}",
         f"{environment['dtype']} on {environment['device']}, {environment['cpu']}, {environment['threads']} threads",
         f"lambda {environment['lambda']}, tau {environment['tau']}, table {environment['table'] or 'empty'}, greedy, "
-        f"{environment['max_tokens']} tokens at most",
+        f"{environment['max_tokens']} tokens at most, {environment['together']} at once",
         f"measured {environment['date']}",
     ]
     return ["\n".join(f"- {line}" for line in said), f"    {environment['command']}"]

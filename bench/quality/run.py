@@ -81,12 +81,15 @@ def run(
     results: Results,
     max_tokens: int,
     table: Sequence[Entry] = (),
+    together: int = 1,
+    scored: bool = True,
 ) -> None:
     """Answer what the results lack. KeyboardInterrupt leaves them with every answer that was finished.
 
     Raises BenchError where no problem fits the context. table: what the correction memory holds before each answer. Without
     that, a mode would rescue by what the other modes had just met on the same problem, and a run that goes on by something
-    else than one that was not cut off.
+    else than one that was not cut off. together: answers that are decoded at once, which do teach each other. scored:
+    whether the target gives its opinion of the answers, for which it reads them once more.
     """
     prompts = [question(engine, problem.prompt) for problem in problems]
     room = engine.info.max_context - max_tokens
@@ -104,21 +107,23 @@ def run(
     engine.settle()
     _warm_up(engine, fitting[-1][1], modes, min(WARM_UP_TOKENS, max_tokens))
     started, measured = time.perf_counter(), 0
-    for number, (problem, prompt) in enumerate(fitting):
+    for number, first in enumerate(range(0, len(fitting), together)):
+        group = fitting[first : first + together]
         shift = number % (len(modes) - 1) if len(modes) > 1 else 0
         for mode in (modes[0], *modes[1 + shift :], *modes[1 : 1 + shift]):
-            if (problem.key, mode.name) in results.outcomes:
+            missing = [(problem, prompt) for problem, prompt in group if (problem.key, mode.name) not in results.outcomes]
+            if not missing:
                 continue
             _start_from(engine, table)
-            outcome, answer = _answer(engine, problem, prompt, mode, results.answers.get(problem.key), max_tokens)
-            results.add(outcome, answer)
-            measured += 1
-            remaining = (time.perf_counter() - started) / measured * (left - measured)
-            rate = outcome.tokens / outcome.seconds
-            sys.stderr.write(
-                f"[{total - left + measured}/{total}] {problem.key} {mode.name}: {rate:.1f} tokens/s, "
-                f"right {outcome.right}, {outcome.rescues} rescues, about {minutes(remaining)} left\n"
-            )
+            for outcome, answer in _answers(engine, missing, mode, results.answers, max_tokens, scored):
+                results.add(outcome, answer)
+                measured += 1
+                remaining = (time.perf_counter() - started) / measured * (left - measured)
+                sys.stderr.write(
+                    f"[{total - left + measured}/{total}] {outcome.problem} {mode.name}: "
+                    f"{outcome.tokens / outcome.seconds:.1f} tokens/s, right {outcome.right}, {outcome.rescues} rescues, "
+                    f"about {minutes(remaining)} left\n"
+                )
 
 
 def _start_from(engine: Engine, table: Sequence[Entry]) -> None:
@@ -141,40 +146,42 @@ def _request(
     )
 
 
-def _answer(
+def _answers(
     engine: Engine,
-    problem: Problem,
-    prompt: tuple[int, ...],
+    asked: Sequence[tuple[Problem, tuple[int, ...]]],
     mode: QualityMode,
-    plain: Sequence[int] | None,
+    plain: dict[str, list[int]],
     max_tokens: int,
-) -> tuple[Outcome, list[int]]:
-    request = _request(prompt, mode, max_tokens, tenant=mode.name, stop=problem.stop)
+    scored: bool,
+) -> list[tuple[Outcome, list[int]]]:
+    """The problems' answers, decoded together. Each is given the share of the time that its tokens are of all tokens."""
+    requests = [_request(prompt, mode, max_tokens, tenant=mode.name, stop=problem.stop) for problem, prompt in asked]
     started = time.perf_counter()
-    done = engine.generate(request)
-    seconds = time.perf_counter() - started
-    stats = done.finished.stats
-    answer = list(done.token_ids)
+    completions = engine.generate_all(requests)
+    seconds_per_token = (time.perf_counter() - started) / sum(max(1, len(done.token_ids)) for done in completions)
     target, _, _ = engine.both_models()
-    return (
-        Outcome(
+    found = []
+    for (problem, prompt), done in zip(asked, completions, strict=True):
+        answer, stats = list(done.token_ids), done.finished.stats
+        reference = None if mode.name == PLAIN else plain.get(problem.key)
+        outcome = Outcome(
             problem=problem.key,
             task=problem.task,
             mode=mode.name,
             right=problem.right(done.text),
             tokens=len(answer),
-            seconds=seconds,
+            seconds=max(1, len(answer)) * seconds_per_token,
             steps=stats.num_steps,
             accepted=stats.num_accepted_tokens,
             drafted=stats.num_draft_tokens,
             rescues=stats.rescues,
             refused=stats.refused_by_gate,
             cut=done.finished.reason == "length",
-            agreement=None if plain is None or mode.name == PLAIN else _agreement(answer, plain),
-            log_probability=mean_log_probability(target, prompt, answer, engine.info.vocab_size),
-        ),
-        answer,
-    )
+            agreement=None if reference is None else _agreement(answer, reference),
+            log_probability=mean_log_probability(target, prompt, answer, engine.info.vocab_size) if scored else None,
+        )
+        found.append((outcome, answer))
+    return found
 
 
 def _agreement(answer: Sequence[int], plain: Sequence[int]) -> float:

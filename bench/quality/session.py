@@ -27,7 +27,10 @@ from csd.memory import Entry
 
 @dataclass(frozen=True, slots=True)
 class QualityPlan:
-    """What is measured. part: fractions of each file. table: a correction table to start from."""
+    """What is measured. part: fractions of each file. table: a correction table to start from. together: answers at once.
+
+    scored: whether each answer's mean log-probability is told.
+    """
 
     target: str
     draft: str | None
@@ -43,6 +46,8 @@ class QualityPlan:
     device: str
     threads: int | None
     seed: int
+    together: int = 1
+    scored: bool = True
 
     def settings(self) -> dict[str, Any]:
         """What a run that goes on must have in common with the one before."""
@@ -63,7 +68,7 @@ def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:
     problems = read_problems(plan.data, plan.part, plan.limit)
     rescuing = any(mode.speculation.verifier == "csd" for mode in modes)
     config = EngineConfig(
-        max_running=1, warm_start=False, csd=CsdConfig(allowed=rescuing, lambda_=plan.csd_lambda, tau=plan.tau)
+        max_running=plan.together, warm_start=False, csd=CsdConfig(allowed=rescuing, lambda_=plan.csd_lambda, tau=plan.tau)
     )
     results = Results(directory, plan.settings(), fresh=fresh)
     engine = Engine.from_pretrained(
@@ -76,7 +81,7 @@ def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:
                 engine.corrections.rule(SpeculationParams(verifier="csd"))  # refuses a lambda or tau that cannot be
                 if plan.table is not None:
                     table = read(plan.table, engine.corrections.fingerprint)
-            run(engine, problems, modes, results, plan.max_tokens, table)
+            run(engine, problems, modes, results, plan.max_tokens, table, plan.together, plan.scored)
         except (ExchangeError, InvalidRequest) as error:
             raise BenchError(str(error)) from error
         finally:
@@ -89,6 +94,7 @@ def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:
                 "tau": plan.tau,
                 "table": None if plan.table is None else plan.table.name,
                 "max_tokens": plan.max_tokens,
+                "together": plan.together,
             }
             report = build(list(results.outcomes.values()), names(modes), plan.seed, environment)
             if report["problems"]:

@@ -98,7 +98,7 @@ def test_no_tree_unless_asked(client: TestClient, path: str) -> None:
         assert not any("draft_tree" in choice for payload in payloads[:-1] for choice in payload["choices"])
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(max_tokens=st.integers(1, 40), stops=st.lists(st.sampled_from(["e", " t", "東", "👩‍👩", "it's a"]), max_size=2))
 def test_held_back_text_stays_right_and_the_latest_tree_comes_with_it(
     client: TestClient, max_tokens: int, stops: list[str]

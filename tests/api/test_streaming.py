@@ -67,7 +67,7 @@ def test_headers(client: TestClient) -> None:
     assert reply.headers["x-request-id"] == events(reply.text)[0]["id"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.sampled_from([CHAT, COMPLETIONS]),
     max_tokens=st.integers(1, 60),

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from csd.memory import MAX_COUNT, MAX_ID, CorrectionMemory
@@ -88,7 +88,6 @@ def test_many_at_once_decay_as_one_by_one():
     assert at_once.count(1, 2) == pytest.approx(singly.count(1, 2), rel=1e-12)
 
 
-@settings(deadline=None)
 @given(st.lists(pairs, min_size=1, max_size=300), st.integers(1, 3))
 def test_decay_is_exact_over_rescalings(records, half_life):
     memory = CorrectionMemory(half_life=half_life)
@@ -127,7 +126,6 @@ def test_the_older_leaves_among_equals():
     assert [draft for draft, _, _ in memory.entries()] == [0, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=200))
 def test_the_bound_always_holds_and_is_deterministic(bound, records):
     first, second = CorrectionMemory(bound), CorrectionMemory(bound)
@@ -182,7 +180,6 @@ def test_replace_counts_pending_and_in_flight_once():
     assert (memory.count(1, 2), memory.count(7, 8), memory.against(1)) == (15, 3, 1)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_two_replicas_and_a_failing_store_lose_and_double_nothing(data):
     stored: Counter[tuple[int, int]] = Counter()

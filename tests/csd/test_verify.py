@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from csd.gate import CsdRule, Rule, StaticRule
@@ -224,7 +224,6 @@ def model_for(tree: DraftTree, seed: int) -> Target:
     return Target({node: dict(enumerate(rng.permutation(VOCABULARY) * 0.7)) for node in range(len(tree))})
 
 
-@settings(deadline=None)
 @given(trees(), st.integers(0, 2**32 - 1))
 def test_lambda_infinity_and_tau_one_are_exact(tree, seed):
     model = model_for(tree, seed)
@@ -237,7 +236,6 @@ def test_lambda_infinity_and_tau_one_are_exact(tree, seed):
         assert walk.refused_by_gate == walk.nominated
 
 
-@settings(deadline=None)
 @given(trees(), st.integers(0, 2**32 - 1))
 def test_with_lambda_infinity_a_sampled_walk_is_exact(tree, seed):
     drawn = np.random.default_rng(seed).integers(0, VOCABULARY, (len(tree), 30))
@@ -250,7 +248,6 @@ def test_with_lambda_infinity_a_sampled_walk_is_exact(tree, seed):
     assert walk == walk_exact(tree, sampled, record=True)
 
 
-@settings(deadline=None)
 @given(trees(), st.integers(0, 2**32 - 1), st.frozensets(st.integers(0, VOCABULARY - 1)))
 def test_a_walk_is_a_path_whose_every_token_is_the_targets_or_a_justified_rescue(tree, seed, protected):
     model = model_for(tree, seed)

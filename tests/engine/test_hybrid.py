@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.draft_control import Pace, Throughput
@@ -54,7 +54,6 @@ def paths(tree: DraftTree) -> list[tuple[int, ...]]:
     return found
 
 
-@settings(deadline=None)  # the first example compiles
 @given(trees(), st.lists(st.integers(0, 20), max_size=6), st.lists(st.floats(0.01, 0.99), min_size=6, max_size=6))
 def test_a_merged_tree_holds_both_once_and_in_order(own: DraftTree, chain: list[int], chances: list[float]):
     merged = merge(own, chain, chances[: len(chain)])
@@ -77,7 +76,6 @@ def test_a_merged_tree_holds_both_once_and_in_order(own: DraftTree, chain: list[
     assert all(0 <= chance <= 1 for chance in depth_chances(own))
 
 
-@settings(deadline=None)  # the first example compiles
 @given(trees(), st.lists(st.integers(0, 20), max_size=6), st.data())
 def test_the_own_tree_is_judged_by_what_was_verified_of_it(own: DraftTree, chain: list[int], data: st.DataObject):
     merged = merge(own, chain, [0.8] * len(chain))

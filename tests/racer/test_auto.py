@@ -33,7 +33,7 @@ def check(tree: DraftTree, budget: int, max_depth: int) -> None:
     assert (np.diff(tree.confidence) <= 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(0, 12), st.integers(2, 30))
 def test_trees_are_valid_whatever_was_seen(seed: int, budget: int, max_depth: int, vocabulary: int):
     rng = np.random.default_rng(seed)

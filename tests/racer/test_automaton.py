@@ -36,7 +36,7 @@ def test_equals_the_model_over_many_tokens(n: int, capacity: int, alphabet: int,
     assert automaton.evictions > 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 5), st.integers(1, 30), st.lists(st.integers(0, 3), max_size=120))
 def test_equals_the_model_for_any_text(n: int, spare: int, tokens: list[int]) -> None:
     capacity = n * (n + 1) // 2 + spare
@@ -48,7 +48,7 @@ def test_equals_the_model_for_any_text(n: int, spare: int, tokens: list[int]) ->
     check_against(automaton, naive)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=150))
 def test_prefixes_and_suffixes_are_never_staler(tokens: list[int]) -> None:
     automaton = NgramAutomaton(4, 15)
@@ -61,7 +61,7 @@ def test_prefixes_and_suffixes_are_never_staler(tokens: list[int]) -> None:
                 assert age[gram[1:]] > rank
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 4), max_size=80), st.integers(0, 80))
 def test_cutting_the_text_into_calls_changes_nothing(tokens: list[int], cut: int) -> None:
     whole, parts = NgramAutomaton(4, 30), NgramAutomaton(4, 30)

@@ -18,7 +18,7 @@ def rows(first: list[int], k: int = 2) -> tuple[np.ndarray, np.ndarray]:
     return ids, np.full(ids.shape, 0.25, np.float32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 12), st.lists(st.lists(st.integers(0, 20), max_size=30), max_size=20))
 def test_equals_a_bounded_dictionary(capacity: int, calls: list[list[int]]) -> None:
     table = CopyLogitTable(2, capacity)

@@ -55,7 +55,7 @@ def naive_paths(rows: dict[int, list[int]], k: int, budget: int, max_depth: int)
     return paths
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.dictionaries(st.integers(0, 6), st.lists(st.integers(0, 8), min_size=4, max_size=4, unique=True)),
     st.sets(st.integers(0, 6)),

@@ -26,7 +26,7 @@ def same(left: DraftTree, right: DraftTree) -> bool:
     return all(np.array_equal(getattr(left, name), getattr(right, name)) for name in names)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from(["paper", "retrieval", "copy_logit", "half", "fallback"]),
     st.lists(st.integers(0, 5), min_size=1, max_size=60),

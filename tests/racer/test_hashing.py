@@ -10,7 +10,7 @@ from racer.hashing import EMPTY, delete, find, insert, make_hash
 KEYS = st.tuples(st.integers(0, 3), st.integers(0, 5)).map(lambda pair: (pair[0] << 32) | pair[1])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(KEYS, max_size=200))
 def test_equals_a_dictionary(operations: list[int]) -> None:
     keys, values = make_hash(24)

@@ -18,7 +18,7 @@ def drafter_of(n: int = 10, nodes: int = 10_000, min_match: int = 2) -> RacerDra
     return RacerDrafter(RacerConfig(ngram=n, automaton_nodes=nodes, min_match=min_match, policy="retrieval"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(2, 5),
     st.integers(1, 60),

@@ -25,7 +25,7 @@ def url() -> Iterator[str]:
 
 
 @SCHEMA.parametrize()
-@settings(max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 def test_made_up_requests_get_no_server_error(case: schemathesis.Case, url: str) -> None:
     reply = case.call(base_url=url, headers={"Authorization": "Bearer root"})
     case.validate_response(reply, checks=[not_a_server_error])

@@ -21,7 +21,7 @@ def stream(codec: TextCodec, ids: Sequence[int], tail: Sequence[int] = ()) -> li
 
 @pytest.mark.parametrize("name", list(BUILDERS))
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_joined_pieces_are_the_decoded_text(name: str, data: st.DataObject) -> None:
     codec = TextCodec(tokenizer(name), frozenset({2}))
     ids = data.draw(st.lists(st.integers(0, codec.vocab_size - 1), max_size=30))  # special and added ones among them
@@ -30,7 +30,7 @@ def test_joined_pieces_are_the_decoded_text(name: str, data: st.DataObject) -> N
 
 @pytest.mark.parametrize("name", list(BUILDERS))
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_with_a_prompt_tail_they_are_what_the_tail_does_not_hold(name: str, data: st.DataObject) -> None:
     codec = TextCodec(tokenizer(name), frozenset({2}))
     token_ids = st.integers(0, codec.vocab_size - 1)
@@ -74,7 +74,7 @@ def test_real_tokenizer_round_trip_without_a_replacement_character(default_codec
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_real_tokenizer_any_ids(default_codec: TextCodec, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, default_codec.vocab_size - 1), max_size=40))
     assert "".join(stream(default_codec, ids)) == default_codec.decode(ids)

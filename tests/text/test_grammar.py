@@ -72,7 +72,7 @@ def test_what_is_allowed_is_valid_json_in_one_style(codec: TextCodec) -> None:
 
 @ANY_CODEC
 @given(seed=st.integers(0, 1000), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_path_leaves_no_trace(codec: TextCodec, seed: int, data: st.DataObject) -> None:
     """Masks after any order of accepted tokens and abandoned paths are those of a matcher that read the tokens at once."""
     grammar = codec.grammars.json_schema(RECORD)

@@ -30,7 +30,7 @@ def split(text: str, cuts: list[int]) -> list[str]:
 
 
 @given(text=FEW, stops=STOPS, cuts=st.lists(st.integers(0, 1000), max_size=20))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_equals_the_naive_search_and_never_lets_a_stop_begin(text: str, stops: list[str], cuts: list[int]) -> None:
     matcher = StopMatcher(stops)
     shown, hit, arrived = "", None, ""

@@ -142,7 +142,7 @@ def test_a_server_that_cannot_speculate_offers_sampling_alone(visit: Opener) -> 
 def test_tokens_are_laid_over_the_text_without_changing_it(page: Playground) -> None:
     cases: list[tuple[str, list[str]]] = []
 
-    @settings(max_examples=400, deadline=None, database=None)
+    @settings(max_examples=400, database=None)
     @given(
         st.lists(st.sampled_from(["a", " b", "東", "\ufffd", "", "<|end|>", "aa", " ", "\n", "👩‍👩", "e"]), max_size=8),
         st.text(alphabet="ab 東e\n👩", max_size=12),

@@ -68,3 +68,21 @@ def test_an_answer_of_code_ends_with_its_block(tmp_path: Path, monkeypatch: pyte
         results.close()
     for outcome in results.outcomes.values():
         assert outcome.tokens < len(whole.token_ids) and not outcome.cut
+
+
+def test_answers_at_once_are_those_one_by_one_and_share_the_time(tmp_path: Path) -> None:
+    found = {}
+    for together in (1, 2):
+        with pair(similar(0.1)) as engine:
+            results = Results(tmp_path / str(together), {})
+            run(engine, PROBLEMS, parse("sd,hybrid", draft=True), results, 60, together=together, scored=together == 1)
+            results.close()
+            found[together] = results.outcomes
+    assert found[1].keys() == found[2].keys()
+    for key, alone in found[1].items():
+        company = found[2][key]
+        assert (company.tokens, company.cut, company.agreement) == (alone.tokens, alone.cut, alone.agreement)
+        assert alone.log_probability is not None and company.log_probability is None
+    for mode in ("plain", "sd", "hybrid"):
+        rates = [found[2][problem.key, mode].tokens / found[2][problem.key, mode].seconds for problem in PROBLEMS]
+        assert rates[0] == pytest.approx(rates[1])

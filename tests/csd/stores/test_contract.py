@@ -121,7 +121,7 @@ def test_a_batch_refuses_what_no_store_could_add(increment: tuple[int, int, floa
         Batch((increment,))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 3), st.integers(2**31 - 2, 2**31 - 1), st.integers(1, 2**40).map(float)), max_size=5),
