@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     max_per_key: int | None = Field(
         None, ge=1, description="Generations of one API key at a time, waiting ones included; beyond, 429; default: no limit"
     )
-    prefill_chunk: int = Field(256, ge=1, description="Prompt tokens read in one forward pass")
+    prefill_chunk: int = Field(256, ge=1, description="Prompt tokens read between two steps of running answers")
     warm_start: bool = Field(True, description="Share the copy-logit table between requests of one API key")
     kv_memory_fraction: float = Field(0.3, gt=0.0, lt=1.0, description="Share of the free memory that the KV cache may take")
     chat_template: FilePath | None = Field(None, description="File with a chat template that replaces the model's own")

@@ -264,11 +264,23 @@ class Worker:
             self.decoder.prompts.copy(read, session)
 
     def _prefill_round(self) -> None:
-        """One chunk of the oldest prompt that is not read yet."""
-        reading = (session for session in self._running if session.stage is Stage.PREFILL)
-        session = next((session for session in reading if not awaits_sibling(session, self._running)), None)
-        if session is None:
-            return
+        """One chunk of the oldest prompt that is not read yet, and those after it that a chunk has room for as well."""
+        left = self.decoder.prompts.chunk
+        while True:
+            reading = (session for session in self._running if session.stage is Stage.PREFILL)
+            session = next((session for session in reading if not awaits_sibling(session, self._running)), None)
+            if session is None or session.cancelled:
+                return
+            unread = len(session.request.prompt_ids) - session.prefilled
+            if left < self.decoder.prompts.chunk and unread > left:
+                return  # first come, first served: a shorter one behind does not overtake
+            left -= unread
+            self._read(session)
+            if left <= 0:
+                return
+
+    def _read(self, session: Session) -> None:
+        """The next chunk of a prompt; siblings that wait for it take it over when it is whole."""
         before = session.prefilled
         try:
             self.decoder.prompts.advance(session)

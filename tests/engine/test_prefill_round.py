@@ -1,0 +1,58 @@
+"""Prompts are read first come, first served, as many as one chunk has room for between two steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.engine.request import GenerationRequest, SamplingParams, StopParams
+from app.engine.session import Session, Stage
+from app.engine.submission import checked, new_session
+from tests.tiny import tiny_engine
+
+CHUNK = 32
+
+
+def unread(session: Session) -> int:
+    return 0 if session.stage is Stage.DECODE else len(session.request.prompt_ids) - session.prefilled
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rounds"),
+    [
+        ([10, 12, 20, 5], [[0, 0, 20, 5], [0, 0, 0, 0]]),  # the 5 would have had room in the first round
+        ([70, 5, 90], [[38, 5, 90], [6, 5, 90], [0, 0, 90], [0, 0, 58], [0, 0, 26], [0, 0, 0]]),
+        ([32, 1], [[0, 1], [0, 0]]),
+        ([1] * 8, [[0] * 8]),
+    ],
+)
+def test_a_round_reads_one_chunk_of_the_oldest_and_whole_prompts_after_it(lengths: list[int], rounds: list[list[int]]) -> None:
+    with tiny_engine(eos=frozenset(), prefill_chunk=CHUNK) as engine:
+        worker = engine._worker
+    # its thread has ended: the rounds are made by hand
+    for length in lengths:
+        request = GenerationRequest(tuple(10 + place % 80 for place in range(length)), SamplingParams(0.0), StopParams(4))
+        session = new_session(checked(request, engine.info, engine.config), lambda _: None, engine.codec, 256)
+        worker._waiting.append(session)
+    worker._admit()
+    sessions = list(worker._running)
+    for expected in rounds:
+        worker._prefill_round()
+        assert [unread(session) for session in sessions] == expected
+
+
+def test_a_prompt_that_fails_ends_alone_and_the_round_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tiny_engine(eos=frozenset(), prefill_chunk=CHUNK) as engine:
+        advance = engine._decoder.prompts.advance
+
+        def failing(session: Session) -> None:
+            if len(session.request.prompt_ids) == 7:
+                raise RuntimeError("made to fail")
+            advance(session)
+
+        monkeypatch.setattr(engine._decoder.prompts, "advance", failing)
+        asked = [GenerationRequest(tuple(range(10, 10 + n)), SamplingParams(0.0), StopParams(4)) for n in (5, 6, 8)]
+        alone = [engine.generate(one).token_ids for one in asked]
+        heard: list[object] = []
+        engine.submit(GenerationRequest(tuple(range(10, 17)), SamplingParams(0.0), StopParams(4)), heard.append)
+        assert [done.token_ids for done in engine.generate_all(asked)] == alone
+        assert [type(event).__name__ for event in heard] == ["Failed"]
