@@ -217,9 +217,9 @@ class Engine(ProgramCalls, Instruments):
             drafting=self._drafting_status(),
             device_bytes=torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0,
             store=None if self.corrections is None else self.corrections.status,
-            conversations=len(worker.conversations),
-            conversation_rows=worker.conversations.rows,
-            conversation_bytes=worker.conversations.nbytes,
+            conversations=len(worker.room.conversations),
+            conversation_rows=worker.room.conversations.rows,
+            conversation_bytes=worker.room.conversations.nbytes,
         )
 
     def _drafting_status(self) -> DraftingStatus:

@@ -15,9 +15,9 @@ from app.engine.errors import EngineClosed, EngineError, QueueFull
 from app.engine.events import EngineObserver, FinishReason
 from app.engine.heap import HeapTrim
 from app.engine.pace import Pace
-from app.engine.prompts import Kept
+from app.engine.room import Room
 from app.engine.session import Session, Stage
-from app.engine.siblings import ReadPrompt, ReadPrompts, awaits_sibling, read_by_sibling, siblings
+from app.engine.siblings import awaits_sibling, siblings
 from racer.drafter import Drafter, DrafterState
 
 logger = logging.getLogger(__name__)
@@ -53,17 +53,14 @@ class Worker:
         self.new_drafter = new_drafter
         self.max_running = max_running
         self.max_queued = max_queued
-        self.kv_tokens = kv_tokens
+        self.room = Room(decoder.prompts, Conversations(0, 0, 0.0) if conversations is None else conversations, kv_tokens)
         self.observer = observer
         self.idle = idle
-        self.conversations = Conversations(0, 0, 0.0) if conversations is None else conversations
-        self.prompts = ReadPrompts()
         self.heap = HeapTrim()
         self.heartbeat = time.monotonic()
         self.evictions = 0  # of automaton nodes, of all sessions that ever ran
         self._waiting: deque[Session] = deque()
         self._running: list[Session] = []
-        self._reserved = 0
         self._wake = threading.Condition()
         self._draining = False
         self._stopping = False
@@ -95,13 +92,13 @@ class Worker:
     @property
     def drafter_states(self) -> list[DrafterState]:
         """Of running sessions and kept conversations."""
-        drafters = [*(session.drafter for session in tuple(self._running)), *self.conversations.drafters]
+        drafters = [*(session.drafter for session in tuple(self._running)), *self.room.conversations.drafters]
         return [drafter.state for drafter in drafters if drafter is not None]
 
     @property
     def kv_usage(self) -> float:
         """Share of the rows that running sessions have reserved; what conversations keep gives way to them."""
-        return self._reserved / self.kv_tokens
+        return self.room.reserved / self.room.kv_tokens
 
     @property
     def free_places(self) -> int:
@@ -159,7 +156,7 @@ class Worker:
             while not self._stopping:
                 self.heartbeat = time.monotonic()
                 self._reap()
-                self.conversations.expire()
+                self.room.conversations.expire()
                 self.heap.trim_if_due()
                 self._admit()
                 if not self._running:
@@ -176,14 +173,13 @@ class Worker:
         finally:
             self._fail_all()
             with self._wake:
-                self.conversations.clear()
-                self.prompts.clear()
+                self.room.clear()
 
     def _fail_all(self) -> None:
         with self._wake:
             self._draining = True
             left = [*self._running, *self._waiting]
-            self._running, self._reserved = [], 0
+            self._running, self.room.reserved = [], 0
             self._waiting.clear()
         for session in left:
             self._end_failed(session, EngineClosed())
@@ -205,7 +201,7 @@ class Worker:
             gone = [session for session in self._waiting if session.cancelled]
             for session in gone:
                 self._waiting.remove(session)
-            self.prompts.retain(self._waiting)
+            self.room.prompts.retain(self._waiting)
         for session in gone:
             self._end(session, "cancelled")
         for session in [session for session in self._running if session.cancelled]:
@@ -217,51 +213,16 @@ class Worker:
                 if not self._waiting or len(self._running) >= self.max_running:
                     return
                 session = self._waiting[0]
-                if self._running and self._reserved + session.reserved > self.kv_tokens:
+                if self._running and not self.room.has(session):
                     return  # first come, first served: a smaller one behind does not overtake
                 self._waiting.popleft()
                 self._running.append(session)
-                self._reserved += session.reserved
+                self.room.reserved += session.reserved
             session.stage, session.admitted_at = Stage.PREFILL, time.monotonic()
             try:
-                self._open(session)
+                self.room.open(session, self.new_drafter(session), self._running)
             except Exception as error:
                 self._end_failed(session, error)
-
-    def _open(self, session: Session) -> None:
-        request, kept = session.request, None
-        if request.conversation is not None:
-            kept = self.conversations.take(request.tenant, request.conversation)
-        read = None if request.group is None else self.prompts.take(request.group)
-        # what is copied from is there until it is copied, and what becomes the session's own is reserved already
-        beside = 0 if kept is None else kept.rows
-        if read is not None and not read.fits(session):
-            beside += read.slab.capacity
-        if not self._make_room(beside):
-            read = None
-            if kept is not None:
-                kept.drop_cache()
-            self._make_room()
-        self.decoder.prompts.open(session, self.new_drafter(session), kept, read)
-        if kept is not None and session.drafter is kept.drafter:
-            session.evictions = kept.drafter.state.evictions
-        if session.prefilled == 0:
-            self._copy_prompt(session)
-
-    def _make_room(self, beside: int = 0) -> bool:
-        """Let what is kept give way to the running sessions and so many rows of KV beside them; False if these never fit."""
-        wanted = self._reserved + beside
-        if beside and wanted > self.kv_tokens:
-            return False
-        self.conversations.make_room(max(0, wanted + self.conversations.rows + self.prompts.rows - self.kv_tokens))
-        self.prompts.make_room(max(0, wanted + self.prompts.rows - self.kv_tokens))
-        return True
-
-    def _copy_prompt(self, session: Session) -> None:
-        """Take over the prompt from a running sibling that has read it."""
-        read = read_by_sibling(session, self._running)
-        if read is not None:
-            self.decoder.prompts.copy(read, session)
 
     def _prefill_round(self) -> None:
         """One chunk of the oldest prompt that is not read yet, and those after it that a chunk has room for as well."""
@@ -295,7 +256,7 @@ class Worker:
                 if sibling.stage is not Stage.PREFILL or sibling.prefilled > 0:
                     continue
                 try:
-                    self._copy_prompt(sibling)
+                    self.room.copy_prompt(sibling, self._running)
                 except Exception as error:
                     self._end_failed(sibling, error)
             self._end_if_complete(session)
@@ -344,34 +305,11 @@ class Worker:
             self._end(session, session.finish_reason)
 
     def _end(self, session: Session, reason: FinishReason) -> None:
-        self._keep(session)
-        self._keep_prompt(session)
+        self.room.keep_conversation(session)
+        with self._wake:
+            self.room.keep_prompt(session, self._running, self._waiting)
         self._release(session, reason)
         session.end(session.finish(reason))
-
-    def _keep(self, session: Session) -> None:
-        """Put aside what the next turn of a conversation can go on with."""
-        request = session.request
-        if request.conversation is None or session.stage not in (Stage.PREFILL, Stage.DECODE):
-            return
-        try:
-            kept = Kept.of(session, self._make_room)
-        except Exception:
-            logger.exception("the state of a conversation could not be kept")
-            return
-        if kept is not None:
-            self.conversations.keep(request.tenant, request.conversation, kept)
-
-    def _keep_prompt(self, session: Session) -> None:
-        """Put aside the prompt that siblings in the queue would have to read again, where no running one has it."""
-        read = ReadPrompt.of(session)
-        if read is None or session.request.conversation is not None:
-            return
-        if read_by_sibling(session, self._running) is not None:
-            return
-        with self._wake:
-            if siblings(session, self._waiting):
-                self.prompts.keep(read)
 
     def _end_failed(self, session: Session, error: Exception) -> None:
         if not isinstance(error, EngineError):
@@ -383,7 +321,7 @@ class Worker:
         with self._wake:
             if session in self._running:
                 self._running.remove(session)
-                self._reserved -= session.reserved
+                self.room.reserved -= session.reserved
                 self._pace.ended(time.monotonic() - session.admitted_at)
                 self.heap.session_ended()
             self._wake.notify_all()

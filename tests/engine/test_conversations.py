@@ -114,7 +114,7 @@ def test_kept_rows_make_room_for_requests():
         rows = engine.status().conversation_rows
         assert rows > 4 * len(FIRST)
         worker = engine._worker
-        worker.kv_tokens = rows + 10
+        worker.room.kv_tokens = rows + 10
         turn(engine, FIRST, None)
         assert engine.status().conversation_rows < rows
         assert engine.status().conversations > 0

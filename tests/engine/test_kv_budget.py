@@ -64,15 +64,15 @@ def test_a_conversation_is_counted_twice_while_it_is_there_twice(
         slabs = Slabs(monkeypatch)
         stop = turn(engine, FIRST, None, sampling=SEEDED).token_ids[10]
         stopping = StopParams(100, stop_token_ids=(stop,))
-        engine._worker.kv_tokens = len(FIRST) + 100 + (1 if drafter == "none" else 24) + room
+        engine._worker.room.kv_tokens = len(FIRST) + 100 + (1 if drafter == "none" else 24) + room
         slabs.most = slabs.bytes
         one = engine.generate(GenerationRequest(FIRST, SEEDED, stopping, speculation, conversation="c"))
         assert len(one.token_ids) <= 11
         text = (*FIRST, *one.token_ids, *(10 + place % 80 for place in range(new)))
         two = turn(engine, text, "c", speculation=speculation, sampling=SEEDED, n=12)
-        assert slabs.most <= engine._worker.kv_tokens * token_bytes(engine)
+        assert slabs.most <= engine._worker.room.kv_tokens * token_bytes(engine)
         assert two.finished.cached_tokens == (len(text) - new - 1 if goes_on else 0)
-        engine._worker.kv_tokens = 10_000
+        engine._worker.room.kv_tokens = 10_000
         assert two.token_ids == turn(engine, text, None, sampling=SEEDED, n=12).token_ids
 
 
@@ -82,7 +82,7 @@ def test_many_at_once_never_exceed_the_budget(drafter: str, running: int, monkey
     speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
     with tiny_engine(**settings(max_running=running)) as engine:
         slabs = Slabs(monkeypatch)
-        engine._worker.kv_tokens = 260
+        engine._worker.room.kv_tokens = 260
         groups = [object(), object()]
         requests = []
         for place in range(24):
@@ -108,4 +108,4 @@ def test_many_at_once_never_exceed_the_budget(drafter: str, running: int, monkey
         wait_until(lambda: all(sent and isinstance(sent[-1], Finished) for sent in events))
         ids = [tuple(token for event in sent[:-1] for token in event.token_ids) for sent in events]
         assert ids == alone
-        assert 0 < slabs.most <= engine._worker.kv_tokens * token_bytes(engine)
+        assert 0 < slabs.most <= engine._worker.room.kv_tokens * token_bytes(engine)

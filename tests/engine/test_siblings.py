@@ -63,7 +63,7 @@ def test_the_choices_of_one_prompt_read_it_once(drafter: str, running: int):
         assert answers(engine, requests) == alone
         assert heard.read == len(FIRST) + 4  # the others read the last token alone
         assert sum(reads) == (heard.read if drafter in ("draft_model", "hybrid") else 0)
-        assert engine._worker.prompts.rows == 0
+        assert engine._worker.room.prompts.rows == 0
 
 
 def test_choices_of_different_lengths_read_their_prompt_once():
@@ -88,18 +88,18 @@ def test_a_prompt_that_is_kept_for_its_siblings_gives_way_to_a_request_before_th
         first, second, third = choices(3)
         requests = [first, other, second, third]
         alone = [turn(engine, one.prompt_ids, None, sampling=one.sampling, n=20).token_ids for one in requests]
-        engine._worker.kv_tokens = len(other.prompt_ids) + 20 + 1
+        engine._worker.room.kv_tokens = len(other.prompt_ids) + 20 + 1
         heard.read = 0
         assert answers(engine, requests) == alone
         assert heard.read == 2 * len(FIRST) + len(other.prompt_ids) + 1
-        heard.read, engine._worker.kv_tokens = 0, 200
+        heard.read, engine._worker.room.kv_tokens = 0, 200
         assert answers(engine, requests) == alone
         assert heard.read == len(FIRST) + 2 + len(other.prompt_ids)
 
 
 def test_a_prompt_is_not_kept_once_no_sibling_waits():
     with tiny_engine(eos=frozenset(), max_running=1) as engine:
-        prompts = engine._worker.prompts
+        prompts = engine._worker.room.prompts
         kept: list[int] = []
         keep = prompts.keep
 
