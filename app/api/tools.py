@@ -51,7 +51,7 @@ def answer_grammar(body: GenerationBody, codec: TextCodec) -> Grammar | None:
     try:
         return codec.grammars.json_schema(schema).asked_by(body.answer_schema_path)
     except GrammarError as error:
-        raise bad_value(str(error), body.answer_schema_path) from None
+        raise bad_value(str(error), body.answer_schema_path, "invalid_schema") from None
 
 
 def chat_grammar(body: ChatBody, codec: TextCodec) -> tuple[Grammar | None, CallReader | None]:
@@ -78,7 +78,7 @@ def chat_grammar(body: ChatBody, codec: TextCodec) -> tuple[Grammar | None, Call
         grammar = call_grammar(codec.grammars, form, tools, required=required, most=most, content=content)
     except ToolSchemaError as error:
         place = next(place for place, tool in enumerate(body.tools) if tool.function.name == error.tool)
-        raise bad_value(str(error), f"tools.{place}.function.parameters") from None
+        raise bad_value(str(error), f"tools.{place}.function.parameters", "invalid_schema") from None
     except GrammarError as error:
-        raise bad_value(str(error), asked_by) from None
+        raise bad_value(str(error), asked_by, "invalid_schema") from None
     return grammar.asked_by(asked_by), reader

@@ -43,11 +43,15 @@ class Conversations:
         entry = self._entries.pop((tenant, name), None)
         return None if entry is None else self._left(entry)
 
+    def takes(self, nbytes: int) -> bool:
+        """Whether one conversation of so many bytes could be kept at all."""
+        return self.most > 0 and nbytes <= self.most_bytes
+
     def keep(self, tenant: str, name: str, kept: Kept) -> None:
         """Put it under a name, in place of what is there; one that is too large by itself is dropped."""
         self.take(tenant, name)
         nbytes = kept.nbytes
-        if self.most == 0 or nbytes > self.most_bytes:
+        if not self.takes(nbytes):
             return
         self._entries[tenant, name] = _Entry(kept, self._clock(), nbytes)
         self.rows += kept.rows

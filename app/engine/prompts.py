@@ -27,7 +27,8 @@ class Kept:
     """What is left of an ended session for the next turn of its conversation.
 
     tokens: prompt and answer, or what was read of a prompt whose client left; the drafter has observed all of them, and the
-    slab holds all or all but the last. prompt_length: how many of them were the prompt. slab: None once its room was needed.
+    slab holds the first of them, as a rule all or all but the last. prompt_length: how many of them were the prompt. slab:
+    None once its room was needed.
     """
 
     tokens: tuple[int, ...]
@@ -70,6 +71,10 @@ class Kept:
         draft = None if self.draft is None else self.draft.slab
         return sum(slab.nbytes for slab in (self.slab, draft) if slab is not None) + self.drafter.nbytes
 
+    def fits(self, session: Session) -> bool:
+        """Whether the session can have the slab as its own."""
+        return self.slab is not None and self.slab.capacity == session.reserved and session.reads_from_cache
+
     def drop_cache(self) -> None:
         """Give the rows of KV up; the drafter goes on."""
         self.slab = self.draft = None
@@ -89,14 +94,16 @@ class PromptReader:
         """Give a session the room it needs, and what an earlier turn, or a sibling that has ended, has read of its prompt.
 
         The drafter of that turn goes on where the history still holds its prompt; else the new one starts afresh. The slabs of
-        that sibling become the session's own where they fit.
+        either become the session's own where they fit.
         """
         prompt = session.request.prompt_ids
         session.drafter = drafter
         if TokenRules.needed(session.request):
             session.rules = TokenRules(session.request, session.ends, self.vocab_size, self.target.device)
-        moved = read if read is not None and read.fits(session) else None
-        session.cache = self.target.open(session.reserved) if moved is None else moved.slab
+        moved: Kept | ReadPrompt | None = kept if read is None else read
+        if moved is not None and not moved.fits(session):
+            moved = None
+        session.cache = self.target.open(session.reserved) if moved is None or moved.slab is None else moved.slab
         if self.draft is not None and session.asks_draft_model:
             slab = None if moved is None or moved.draft is None else moved.draft.slab
             session.draft = self.draft.open(prompt, session.reserved) if slab is None else DraftCache(slab)
@@ -181,6 +188,14 @@ class PromptReader:
         session.prompt_logprobs += token_logprobs(logits[: len(following)], following, session.request.logprobs or 0)
         if session.request.group is not None:
             session.prompt_scores = list(session.prompt_logprobs)
+
+
+def least_bytes(session: Session) -> int:
+    """What it takes at least to keep a session's state; 0 where there is none."""
+    slab, drafter = session.cache, session.drafter
+    if not isinstance(slab, KVSlab) or drafter is None:
+        return 0
+    return slab.nbytes * slab.length // slab.capacity + drafter.nbytes
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from app.engine.conversations import Conversations
-from app.engine.prompts import Kept, PromptReader
+from app.engine.prompts import Kept, PromptReader, least_bytes
 from app.engine.session import Session, Stage
 from app.engine.siblings import ReadPrompt, ReadPrompts, read_by_sibling, siblings
 from racer.drafter import Drafter
@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 class Room:
-    """Opens sessions, and keeps of ended ones what a next turn or a sibling can go on with. Used by the worker thread alone.
+    """Opens sessions, and keeps of ended ones what a next turn or a sibling can go on with. Used by the worker thread alone,
+    and by who ends it.
 
     reserved: rows of the running sessions. Conversations and prompts have what is left, conversations give way first.
     """
@@ -39,7 +40,7 @@ class Room:
             kept = self.conversations.take(request.tenant, request.conversation)
         read = None if request.group is None else self.prompts.take(request.group)
         # what is copied from is there until it is copied, and what becomes the session's own is reserved already
-        beside = 0 if kept is None else kept.rows
+        beside = 0 if kept is None or (read is None and kept.fits(session)) else kept.rows
         if read is not None and not read.fits(session):
             beside += read.slab.capacity
         if not self._make(beside):
@@ -64,6 +65,8 @@ class Room:
         request = session.request
         if request.conversation is None or session.stage not in (Stage.PREFILL, Stage.DECODE):
             return
+        if not self.conversations.takes(least_bytes(session)):
+            return  # nothing gives way for what would be dropped
         try:
             kept = Kept.of(session, self._make)
         except Exception:

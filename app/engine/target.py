@@ -118,7 +118,7 @@ class PackedTarget:
         """Rows to add that belong to no session, so that not every number of them occurs.
 
         oneDNN builds kernels for each shape of a 16-bit product and keeps them: one to three megabytes for each number of rows.
-        Small numbers, those of one session that decodes, are left as they are: a row costs most there.
+        Small numbers, those of one session that decodes as a rule, are left as they are: a row costs most there.
         """
         if self.device.type != "cpu" or self.dtype not in (torch.bfloat16, torch.float16):
             return 0

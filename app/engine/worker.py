@@ -18,11 +18,13 @@ from app.engine.pace import Pace
 from app.engine.room import Room
 from app.engine.session import Session, Stage
 from app.engine.siblings import awaits_sibling, siblings
+from app.text.errors import GrammarError
 from racer.drafter import Drafter, DrafterState
 
 logger = logging.getLogger(__name__)
 
 JOIN_SECONDS = 10.0  # for the step that is under way; what is stuck is left behind
+FORWARD = 16  # rows that a forward costs before it reads any, about: so that a round of tiny prompts has an end
 IDLE_WAIT = 0.5  # seconds between two heartbeats of an idle worker
 
 
@@ -97,7 +99,7 @@ class Worker:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the rows that running sessions have reserved; what conversations keep gives way to them."""
+        """Share of the rows that running sessions have reserved; all that is kept beside them gives way."""
         return self.room.reserved / self.room.kv_tokens
 
     @property
@@ -232,13 +234,21 @@ class Worker:
             session = next((session for session in reading if not awaits_sibling(session, self._running)), None)
             if session is None or session.cancelled:
                 return
-            unread = len(session.request.prompt_ids) - session.prefilled
+            unread = self._unread(session)
             if left < self.decoder.prompts.chunk and unread > left:
                 return  # first come, first served: a shorter one behind does not overtake
-            left -= unread
+            left -= max(unread, FORWARD)
             self._read(session)
             if left <= 0:
                 return
+
+    def _unread(self, session: Session) -> int:
+        """Tokens of the prompt for the model that has more of them to read at once."""
+        length = len(session.request.prompt_ids)
+        unread = length - session.prefilled
+        if session.draft is not None:
+            unread = max(unread, min(length - session.draft.agreed, self.decoder.prompts.chunk))
+        return unread
 
     def _read(self, session: Session) -> None:
         """The next chunk of a prompt; siblings that wait for it take it over when it is whole."""
@@ -312,7 +322,7 @@ class Worker:
         session.end(session.finish(reason))
 
     def _end_failed(self, session: Session, error: Exception) -> None:
-        if not isinstance(error, EngineError):
+        if not isinstance(error, EngineError | GrammarError):
             logger.error("a generation failed", exc_info=error)
         self._release(session, "error")
         session.fail(error)

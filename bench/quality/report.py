@@ -13,7 +13,7 @@ from bench.statistics import bootstrap_median, median, ratio
 
 LEGEND = """\
 - speedup: median over problems of the ratio of tokens/s to plain's, with its bootstrap 95 % interval; of all answers that are
-  decoded at once where more than one is
+  decoded at once, without an interval, where more than one is
 - MAT: tokens emitted by verify steps over verify steps; accepted: share of the drafted tokens that were kept
 - rescues per 100 tokens: draft tokens kept in place of the target's choice
 - right: answers that pass the tests or equal the reference, with their 95 % interval (Wilson)
@@ -58,6 +58,9 @@ def build(
             chosen = [problem for problem in common if runs[problem].task == task]
             figures["tasks"][task] = _figures(runs, by_mode[PLAIN], chosen, seed)
         report["modes"][mode] = figures
+        if report["environment"].get("together", 1) > 1:  # answers of one group have one rate: they are no samples of their own
+            for one in (figures["overall"], *figures["tasks"].values()):
+                one["speedup_low"] = one["speedup_high"] = None
     return report
 
 

@@ -25,7 +25,6 @@ WORD = re.compile(r"[^\W\d_]{2}")
 SAID = re.compile(r"(?:answer\s+is|answer:|####)\s*(.+)", re.IGNORECASE)
 CODE_REQUEST = "Complete the following Python function. Reply with the whole function in one code block.\n\n```python\n{}\n```"
 
-
 END_OF_BLOCK = "\n```\n"  # a block's end: the beginning of one names its language
 
 

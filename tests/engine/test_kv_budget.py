@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from app.engine.calls import Completion
 from app.engine.engine import Engine
 from app.engine.events import Finished
 from app.engine.kv import KVSlab
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.submission import checked, new_session
 from tests.engine.drafting import CHEAP, FLAT, similar
 from tests.engine.turns import FIRST, SEEDED, turn
 from tests.tiny import tiny_engine
@@ -37,9 +39,10 @@ class Slabs:
         self.most = max(self.most, self.bytes)
 
 
-def token_bytes(engine: Engine) -> int:
+def token_bytes(engine: Engine, drafter: str) -> int:
+    """Of the slabs that such a drafter has."""
     assert engine._draft is not None
-    return engine._decoder.target.bytes_per_token + engine._draft.bytes_per_token
+    return engine._decoder.target.bytes_per_token + (0 if drafter == "none" else engine._draft.bytes_per_token)
 
 
 def settings(**more: Any) -> dict[str, Any]:
@@ -70,7 +73,7 @@ def test_a_conversation_is_counted_twice_while_it_is_there_twice(
         assert len(one.token_ids) <= 11
         text = (*FIRST, *one.token_ids, *(10 + place % 80 for place in range(new)))
         two = turn(engine, text, "c", speculation=speculation, sampling=SEEDED, n=12)
-        assert slabs.most <= engine._worker.room.kv_tokens * token_bytes(engine)
+        assert slabs.most <= engine._worker.room.kv_tokens * token_bytes(engine, drafter)
         assert two.finished.cached_tokens == (len(text) - new - 1 if goes_on else 0)
         engine._worker.room.kv_tokens = 10_000
         assert two.token_ids == turn(engine, text, None, sampling=SEEDED, n=12).token_ids
@@ -108,4 +111,42 @@ def test_many_at_once_never_exceed_the_budget(drafter: str, running: int, monkey
         wait_until(lambda: all(sent and isinstance(sent[-1], Finished) for sent in events))
         ids = [tuple(token for event in sent[:-1] for token in event.token_ids) for sent in events]
         assert ids == alone
-        assert 0 < slabs.most <= engine._worker.room.kv_tokens * token_bytes(engine)
+        assert 0 < slabs.most <= engine._worker.room.kv_tokens * token_bytes(engine, drafter)
+
+
+@pytest.mark.parametrize("drafter", ["none", "hybrid"])
+def test_a_turn_has_the_slab_of_the_one_before_where_it_fits(drafter: str, monkeypatch: pytest.MonkeyPatch):
+    """Without a bound on its answer every turn reserves the whole context: there need not be room for two of them."""
+    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    with tiny_engine(**settings()) as engine:
+        slabs = Slabs(monkeypatch)
+        stop = turn(engine, FIRST, None, sampling=SEEDED).token_ids[10]
+
+        def ask(prompt: tuple[int, ...], name: str | None) -> Completion:
+            stopping = StopParams(None, stop_token_ids=(stop,))
+            return engine.generate(GenerationRequest(prompt, SEEDED, stopping, speculation, conversation=name))
+
+        request = checked(GenerationRequest(FIRST, SEEDED, StopParams(None), speculation), engine.info, engine.config)
+        whole = new_session(request, lambda _: None, engine.codec, engine.info.max_context).reserved
+        engine._worker.room.kv_tokens = whole
+        slabs.most = slabs.bytes
+        text = (*FIRST, *ask(FIRST, "c").token_ids, 70)
+        assert engine.status().conversation_rows == whole
+        second = ask(text, "c")
+        assert second.finished.cached_tokens >= len(FIRST)
+        assert slabs.most <= whole * token_bytes(engine, drafter)
+        assert second.token_ids == ask(text, None).token_ids
+
+
+def test_nothing_gives_way_for_what_cannot_be_kept():
+    with tiny_engine(**settings()) as engine:
+        long = tuple(10 + place % 80 for place in range(150))
+        stop = turn(engine, long, None, sampling=SEEDED).token_ids[4]
+        small = (*FIRST, *turn(engine, FIRST, "small", n=4).token_ids, 70)
+        room = engine._worker.room
+        room.conversations.most_bytes = engine.status().conversation_bytes + 1000
+        room.kv_tokens = 2 * len(long) + 101 + 40  # a copy would stand beside the running one, but not beside both
+        stopping = StopParams(100, stop_token_ids=(stop,))
+        engine.generate(GenerationRequest(long, SEEDED, stopping, SpeculationParams("none"), conversation="large"))
+        assert engine.status().conversations == 1
+        assert turn(engine, small, "small").finished.cached_tokens > 0

@@ -22,7 +22,7 @@ def unread(session: Session) -> int:
         ([10, 12, 20, 5], [[0, 0, 20, 5], [0, 0, 0, 0]]),  # the 5 would have had room in the first round
         ([70, 5, 90], [[38, 5, 90], [6, 5, 90], [0, 0, 90], [0, 0, 58], [0, 0, 26], [0, 0, 0]]),
         ([32, 1], [[0, 1], [0, 0]]),
-        ([1] * 8, [[0] * 8]),
+        ([1] * 4, [[0, 0, 1, 1], [0] * 4]),  # a forward costs something before it reads a token
     ],
 )
 def test_a_round_reads_one_chunk_of_the_oldest_and_whole_prompts_after_it(lengths: list[int], rounds: list[list[int]]) -> None:

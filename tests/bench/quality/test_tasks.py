@@ -48,7 +48,8 @@ def test_code_is_complete_where_its_block_ends_and_not_where_it_begins(tmp_path:
     opening = f"Sure:\n\n```{language}\n" if language else "```\n"
     reply = f"{opening}def double(x: int) -> int:\n    return 2 * x\n```\nIt doubles x."
     (stop,) = one.stop
-    assert one.right(reply.partition(stop)[0]) is True
+    code, _, talk = reply.partition(stop)
+    assert talk == "It doubles x." and one.right(code) is True
     assert Problem("p/1", "p", "answer", "2 + 2?", "4").stop == ()
 
 
