@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bench.environment import machine
+from bench.kernels_csd import measure_rescue
 from bench.markdown import table
 from racer.drafter import Policy, RacerConfig
 from racer.factory import new_drafter
@@ -44,7 +45,14 @@ def measure_kernels(
                 {"policy": policy, "text": kind, "tokens": prompt, "ms": _insertion(policy, kind, prompt, vocabulary)}
             )
         state.append({"policy": policy, "vocabulary": vocabulary, "bytes": _state(policy, vocabulary)})
-    return {"environment": machine(), "nodes": NODES, "steps": rows, "prompts": prompts, "state": state}
+    return {
+        "environment": machine(),
+        "nodes": NODES,
+        "steps": rows,
+        "prompts": prompts,
+        "state": state,
+        "rescue": measure_rescue(rounds, vocabulary),
+    }
 
 
 def text(kind: str, length: int, vocabulary: int = VOCABULARY) -> Int64Array:
@@ -74,12 +82,14 @@ def as_table(report: dict[str, Any]) -> str:
     ]
     prompts = [[row["policy"], row["text"], str(row["tokens"]), f"{row['ms']:.2f}"] for row in report["prompts"]]
     state = [[row["policy"], str(row["vocabulary"]), f"{row['bytes'] / 2**20:.2f}"] for row in report["state"]]
+    rescue = [[name, f"{microseconds:.2f}"] for name, microseconds in report["rescue"].items()]
     return "\n\n".join(
         [
             f"draft: up to {report['nodes']} nodes; learn: rows of 8 successors, the verdict included.",
             table(head, rows),
             table(["policy", "text", "tokens of the prompt", "take in the prompt, ms"], prompts),
             table(["policy", "vocabulary", "state, MiB"], state),
+            table(["csd, at a chain of 6 with one mismatch", "median, µs"], rescue),
         ]
     )
 

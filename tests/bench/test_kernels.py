@@ -18,7 +18,9 @@ def test_the_report_has_every_policy_text_and_context() -> None:
         assert row["nodes"] > 32
     assert all(row["ms"] > 0 for row in report["prompts"])
     assert all(row["bytes"] > 5000 for row in report["state"])
+    assert set(report["rescue"]) == {"lookup", "gate", "exact walk", "csd walk"} and min(report["rescue"].values()) > 0
     table = as_table(report)
+    assert "| csd walk |" in table
     assert table.count("| auto |") == 6 + 3 + 1
     assert "| draft, median, µs | draft, p99, µs | learn 64 rows, median, µs |" in table
 
