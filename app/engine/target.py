@@ -102,8 +102,11 @@ class PackedTarget:
         depths = [rows.depth.astype(np.int64) + rows.cache.length for rows in batch]
         positions = torch.from_numpy(np.concatenate([*depths, nothing]))
         keep = np.concatenate(wanted)
-        every = len(keep) == start + padding
-        limit: dict[str, Any] = {} if every else {"logits_to_keep": torch.from_numpy(keep).to(self.device)}
+        count = len(keep)
+        keep = np.concatenate([keep, np.repeat(keep[-1:], self._padding(count))])  # the head is a product of its own
+        limit: dict[str, Any] = {}
+        if count < start or len(keep) < start + padding:
+            limit["logits_to_keep"] = torch.from_numpy(keep).to(self.device)
         output = self.model(
             input_ids=tokens[None].to(self.device),
             position_ids=positions[None].to(self.device),
@@ -111,7 +114,7 @@ class PackedTarget:
             segments=segments,
             **limit,
         )
-        logits: torch.Tensor = output.logits[0]
+        logits: torch.Tensor = output.logits[0, :count]
         return logits
 
     def _padding(self, rows: int) -> int:

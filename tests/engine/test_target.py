@@ -158,16 +158,20 @@ def test_padding_of_16_bit_forwards_changes_no_row(rows: int):
     assert torch.allclose(logits[rows].float(), native[4].float(), atol=0.05)
 
 
-def test_16_bit_forwards_come_in_few_numbers_of_rows():
-    """Each number of rows costs memory for good."""
+def test_16_bit_products_come_in_few_numbers_of_rows():
+    """Each number of rows costs memory for good, in the layers and in the head."""
     target = PackedTarget(build("llama", 0).to(torch.bfloat16))
-    widths: set[int] = set()
-    target.model.register_forward_pre_hook(lambda _, __, named: widths.add(named["input_ids"].shape[1]), with_kwargs=True)
+    widths: dict[str, set[int]] = {"layers": set(), "head": set()}
+    layer, head = target.model.model.layers[0].mlp.up_proj, target.model.get_output_embeddings()
+    for name, module in (("layers", layer), ("head", head)):
+        module.register_forward_pre_hook(lambda _, given, name=name: widths[name].add(given[0].shape[-2]))
     slab = target.open(260)
     for rows in range(1, 257):
-        target.forward([Rows.of_text(slab, [3] * rows)])
-    assert {*range(1, 33)} < widths
-    assert len(widths) <= 32 + 8 + 12
+        for asked in (1, max(1, rows - 3), rows):
+            assert target.forward([Rows.of_text(slab, [3] * rows, rows - asked)]).shape[0] == asked
+    for seen in widths.values():
+        assert {*range(1, 33)} < seen
+        assert len(seen) <= 32 + 8 + 12
 
 
 def test_a_native_cache_reads_no_token_twice_when_a_step_is_repeated(monkeypatch: pytest.MonkeyPatch):
