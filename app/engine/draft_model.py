@@ -90,12 +90,21 @@ class DraftModel:
     def bytes_per_token(self) -> int:
         return self.packed.bytes_per_token
 
-    def open(self, prompt: Sequence[int], reserved: int) -> DraftCache | None:
-        """A cache for a session of this prompt that may grow to `reserved` tokens; None where the model cannot read it."""
+    def capacity(self, reserved: int) -> int:
+        """Rows of the slab of a session that may grow to `reserved` tokens.
+
+        A text that is all read is followed by a companion row; `reserved` has room for it beside the answer's last token.
+        """
+        return min(reserved, self.max_context + 1)
+
+    def open(self, prompt: Sequence[int], reserved: int, slab: KVSlab | None = None) -> DraftCache | None:
+        """A cache for a session of this prompt that may grow to `reserved` tokens; None where the model cannot read it.
+
+        slab: one of the right capacity to take, with nothing in it that counts.
+        """
         if len(prompt) >= self.max_context or not self.shared.holds(prompt):
             return None
-        # a text that is all read is followed by a companion row; `reserved` has room for it beside the answer's last token
-        return DraftCache(self.packed.open(min(reserved, self.max_context + 1)))
+        return DraftCache(self.packed.open(self.capacity(reserved)) if slab is None else slab)
 
     def catch_up(self, cache: DraftCache, text: Sequence[int]) -> None:
         """Read what is missing of a prompt, a chunk at most: what an earlier turn did not read waits for the next steps."""

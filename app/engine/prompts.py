@@ -101,12 +101,12 @@ class PromptReader:
         if TokenRules.needed(session.request):
             session.rules = TokenRules(session.request, session.ends, self.vocab_size, self.target.device)
         moved: Kept | ReadPrompt | None = kept if read is None else read
-        if moved is not None and not moved.fits(session):
+        if moved is not None and not self.fits(moved, session):
             moved = None
         session.cache = self.target.open(session.reserved) if moved is None or moved.slab is None else moved.slab
         if self.draft is not None and session.asks_draft_model:
             slab = None if moved is None or moved.draft is None else moved.draft.slab
-            session.draft = self.draft.open(prompt, session.reserved) if slab is None else DraftCache(slab)
+            session.draft = self.draft.open(prompt, session.reserved, slab)
         if read is not None:
             self.copy(read, session)
         if kept is None or not session.reads_from_cache:
@@ -124,6 +124,13 @@ class PromptReader:
             session.observed = rows
         if session.draft is not None and kept.draft is not None:
             session.draft.take_over(kept.draft, rows)
+
+    def fits(self, old: Kept | ReadPrompt, session: Session) -> bool:
+        """Whether the session can have the slabs as its own, also that of the draft model."""
+        slab = None if old.draft is None else old.draft.slab
+        if slab is None or self.draft is None or not session.asks_draft_model:
+            return old.fits(session)
+        return old.fits(session) and slab.capacity == self.draft.capacity(session.reserved)
 
     @staticmethod
     def copy(read: ReadPrompt, session: Session) -> None:

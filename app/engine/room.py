@@ -40,8 +40,8 @@ class Room:
             kept = self.conversations.take(request.tenant, request.conversation)
         read = None if request.group is None else self.prompts.take(request.group)
         # what is copied from is there until it is copied, and what becomes the session's own is reserved already
-        beside = 0 if kept is None or (read is None and kept.fits(session)) else kept.rows
-        if read is not None and not read.fits(session):
+        beside = 0 if kept is None or (read is None and self._reader.fits(kept, session)) else kept.rows
+        if read is not None and not self._reader.fits(read, session):
             beside += read.slab.capacity
         if not self._make(beside):
             read = None

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.engine.calls import Completion
-from app.engine.engine import Engine
+from app.engine.engine import Engine, EngineConfig
 from app.engine.events import Finished
 from app.engine.kv import KVSlab
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.submission import checked, new_session
-from tests.engine.drafting import CHEAP, FLAT, similar
+from tests.engine.drafting import CHEAP, DEAR, FLAT, similar
 from tests.engine.turns import FIRST, SEEDED, turn
-from tests.tiny import tiny_engine
+from tests.tiny import loaded, tiny_engine
 from tests.waiting import wait_until
 
 
@@ -150,3 +151,46 @@ def test_nothing_gives_way_for_what_cannot_be_kept():
         engine.generate(GenerationRequest(long, SEEDED, stopping, SpeculationParams("none"), conversation="large"))
         assert engine.status().conversations == 1
         assert turn(engine, small, "small").finished.cached_tokens > 0
+
+
+CHAIN = SpeculationParams("draft_model", max_nodes=8, fixed_budget=True)
+
+
+def drafting_in(context: int, **more: Any) -> Engine:
+    """An engine whose draft model has a window of its own."""
+    small = replace(loaded(eos=frozenset(), max_context=context), name="small")
+    target = loaded(eos=frozenset(), max_context=256)
+    return Engine(target, EngineConfig(max_nodes=24, prior_rows=0, cost_curve=FLAT, **more), draft=small)
+
+
+def answer(engine: Engine, prompt: tuple[int, ...], n: int, name: str | None, stop: tuple[int, ...] = ()) -> Completion:
+    stopping = StopParams(n, ignore_eos=True, stop_token_ids=stop)
+    return engine.generate(GenerationRequest(prompt, SamplingParams(0.0), stopping, CHAIN, conversation=name))
+
+
+def test_a_draft_slab_is_not_taken_over_beyond_the_draft_models_window():
+    first = (*range(10, 60), *range(10, 50))
+    second = (*first, *range(20, 30))
+    with drafting_in(96, draft_curve=CHEAP) as engine:
+        answer(engine, first, 22, "c", stop=tuple(range(3, 97)))  # both turns reserve 120 rows
+        went_on = answer(engine, second, 12, "c")
+        assert went_on.finished.cached_tokens > 80
+        assert went_on.token_ids == answer(engine, second, 12, None).token_ids
+
+
+def test_a_draft_slab_that_was_kept_shorter_than_the_targets_is_not_taken_over():
+    by_cost = SpeculationParams("draft_model", max_nodes=8)
+    with drafting_in(256, draft_curve=DEAR) as engine:  # too dear to draft: the draft model falls behind
+        ids = engine.generate(GenerationRequest(FIRST, SamplingParams(0.0), StopParams(180), by_cost)).token_ids
+        stop = tuple(set(ids[25:]) - set(ids[:25]))
+        stopping = StopParams(180, stop_token_ids=stop)
+        engine.generate(GenerationRequest(FIRST, SamplingParams(0.0), stopping, by_cost, conversation="c"))
+        (entry,) = engine._worker.room.conversations._entries.values()
+        kept = entry.kept
+        assert kept.slab is not None and kept.draft is not None and kept.draft.slab is not None
+        rows = kept.slab.capacity
+        assert kept.draft.slab.capacity < rows
+        changed = (*FIRST[:30], 70)
+        went_on = answer(engine, changed, rows - len(changed) - 8, "c")
+        assert went_on.finished.cached_tokens == 30
+        assert went_on.token_ids == answer(engine, changed, rows - len(changed) - 8, None).token_ids
