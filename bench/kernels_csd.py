@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -37,8 +37,8 @@ def measure_rescue(rounds: int, vocabulary: int) -> dict[str, float]:
     logits = torch.zeros((GAMMA + 1, vocabulary), dtype=torch.bfloat16)
     rule = CsdRule()
 
-    def logits_of(node: int, tokens: object) -> list[float]:
-        values: list[float] = logits[node, tokens].float().tolist()  # type: ignore[index]
+    def logits_of(node: int, tokens: Sequence[int]) -> list[float]:
+        values: list[float] = logits[node, list(tokens)].float().tolist()
         return values
 
     def exact() -> object:

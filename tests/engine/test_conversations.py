@@ -13,7 +13,7 @@ from app.engine.draft_model import DraftCache
 from app.engine.events import Finished
 from app.engine.kv import KVLayout, KVSlab
 from app.engine.prompts import Kept, common_length
-from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig
 from racer.factory import new_drafter
 from tests.engine.drafting import CHEAP, FLAT, similar
@@ -24,9 +24,9 @@ from tests.waiting import wait_until
 
 @pytest.mark.parametrize("drafter", ["none", "racer", "draft_model", "hybrid"])
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "sampled"])
-def test_a_second_turn_reads_only_what_is_new(drafter: str, sampling: SamplingParams):
+def test_a_second_turn_reads_only_what_is_new(drafter: DrafterName, sampling: SamplingParams):
     heard = Counting()
-    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    speculation = SpeculationParams(drafter)
     settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP}
     with tiny_engine(eos=frozenset(), observer=heard, **settings) as engine:
         one = turn(engine, FIRST, "c", speculation=speculation, sampling=sampling)
@@ -44,9 +44,9 @@ def test_a_second_turn_reads_only_what_is_new(drafter: str, sampling: SamplingPa
 
 
 @pytest.mark.parametrize("drafter", ["none", "racer", "hybrid"])
-def test_a_turn_that_is_left_while_it_is_read_loses_nothing(drafter: str):
+def test_a_turn_that_is_left_while_it_is_read_loses_nothing(drafter: DrafterName):
     heard = Counting()
-    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    speculation = SpeculationParams(drafter)
     settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "prefill_chunk": 8}
     with tiny_engine(eos=frozenset(), observer=heard, **settings) as engine:
         one = turn(engine, FIRST, "c", speculation=speculation)
@@ -83,8 +83,8 @@ def test_a_turn_that_is_left_while_it_is_read_loses_nothing(drafter: str):
     ],
 )
 @pytest.mark.parametrize("drafter", ["racer", "hybrid"])
-def test_a_changed_history_gives_the_answer_of_what_was_sent(change, drafter: str):
-    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+def test_a_changed_history_gives_the_answer_of_what_was_sent(change, drafter: DrafterName):
+    speculation = SpeculationParams(drafter)
     settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP}
     with tiny_engine(eos=frozenset(), **settings) as engine:
         one = turn(engine, FIRST, "c", speculation=speculation)

@@ -13,7 +13,7 @@ from app.engine.calls import Completion
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import Finished
 from app.engine.kv import KVSlab
-from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.submission import checked, new_session
 from tests.engine.drafting import CHEAP, DEAR, FLAT, similar
 from tests.engine.turns import FIRST, SEEDED, turn
@@ -40,7 +40,7 @@ class Slabs:
         self.most = max(self.most, self.bytes)
 
 
-def token_bytes(engine: Engine, drafter: str) -> int:
+def token_bytes(engine: Engine, drafter: DrafterName) -> int:
     """Of the slabs that such a drafter has."""
     assert engine._draft is not None
     return engine._decoder.target.bytes_per_token + (0 if drafter == "none" else engine._draft.bytes_per_token)
@@ -60,10 +60,10 @@ def settings(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_conversation_is_counted_twice_while_it_is_there_twice(
-    drafter: str, room: int, new: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+    drafter: DrafterName, room: int, new: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """room: rows of KV beyond what the first turn reserves. new: tokens that the second turn adds."""
-    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    speculation = SpeculationParams(drafter)
     with tiny_engine(**settings()) as engine:
         slabs = Slabs(monkeypatch)
         stop = turn(engine, FIRST, None, sampling=SEEDED).token_ids[10]
@@ -82,8 +82,8 @@ def test_a_conversation_is_counted_twice_while_it_is_there_twice(
 
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
 @pytest.mark.parametrize("running", [1, 2, 4])
-def test_many_at_once_never_exceed_the_budget(drafter: str, running: int, monkeypatch: pytest.MonkeyPatch):
-    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+def test_many_at_once_never_exceed_the_budget(drafter: DrafterName, running: int, monkeypatch: pytest.MonkeyPatch):
+    speculation = SpeculationParams(drafter)
     with tiny_engine(**settings(max_running=running)) as engine:
         slabs = Slabs(monkeypatch)
         engine._worker.room.kv_tokens = 260
@@ -116,9 +116,9 @@ def test_many_at_once_never_exceed_the_budget(drafter: str, running: int, monkey
 
 
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
-def test_a_turn_has_the_slab_of_the_one_before_where_it_fits(drafter: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_turn_has_the_slab_of_the_one_before_where_it_fits(drafter: DrafterName, monkeypatch: pytest.MonkeyPatch):
     """Without a bound on its answer every turn reserves the whole context: there need not be room for two of them."""
-    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    speculation = SpeculationParams(drafter)
     with tiny_engine(**settings()) as engine:
         slabs = Slabs(monkeypatch)
         stop = turn(engine, FIRST, None, sampling=SEEDED).token_ids[10]

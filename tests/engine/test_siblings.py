@@ -10,7 +10,7 @@ import pytest
 from app.engine.draft_model import DraftCache
 from app.engine.engine import Engine
 from app.engine.events import Delta, Finished
-from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from tests.engine.drafting import CHEAP, FLAT, similar
 from tests.engine.turns import FIRST, GREEDY, PLAIN, Counting, turn
 from tests.tiny import tiny_engine
@@ -41,9 +41,9 @@ def answers(
 
 @pytest.mark.parametrize("drafter", ["none", "racer", "draft_model", "hybrid"])
 @pytest.mark.parametrize("running", [8, 2, 1])
-def test_the_choices_of_one_prompt_read_it_once(drafter: str, running: int):
+def test_the_choices_of_one_prompt_read_it_once(drafter: DrafterName, running: int):
     heard = Counting()
-    speculation = SpeculationParams(drafter)  # type: ignore[arg-type]
+    speculation = SpeculationParams(drafter)
     settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "max_running": running}
     with tiny_engine(eos=frozenset(), observer=heard, prefill_chunk=16, **settings) as engine:
         draft = engine._draft
