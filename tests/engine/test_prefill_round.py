@@ -9,7 +9,7 @@ from app.engine.session import Session, Stage
 from app.engine.submission import checked, new_session
 from tests.tiny import tiny_engine
 
-CHUNK = 32
+CHUNK = 64
 
 
 def unread(session: Session) -> int:
@@ -19,10 +19,11 @@ def unread(session: Session) -> int:
 @pytest.mark.parametrize(
     ("lengths", "rounds"),
     [
-        ([10, 12, 20, 5], [[0, 0, 20, 5], [0, 0, 0, 0]]),  # the 5 would have had room in the first round
-        ([70, 5, 90], [[38, 5, 90], [6, 5, 90], [0, 0, 90], [0, 0, 58], [0, 0, 26], [0, 0, 0]]),
-        ([32, 1], [[0, 1], [0, 0]]),
-        ([1] * 4, [[0, 0, 1, 1], [0] * 4]),  # a forward costs something before it reads a token
+        ([10, 12, 20, 5], [[0] * 4]),
+        ([10, 60, 5], [[0, 60, 5], [0, 0, 5], [0, 0, 0]]),  # the 5 would have had room in the first round
+        ([150, 5, 90], [[86, 5, 90], [22, 5, 90], [0, 0, 90], [0, 0, 26], [0, 0, 0]]),
+        ([64, 1], [[0, 1], [0, 0]]),
+        ([1] * 6, [[0, 0, 0, 0, 1, 1], [0] * 6]),  # a forward costs something before it reads a token
     ],
 )
 def test_a_round_reads_one_chunk_of_the_oldest_and_whole_prompts_after_it(lengths: list[int], rounds: list[list[int]]) -> None:
