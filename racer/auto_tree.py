@@ -1,7 +1,8 @@
 """The tree of `policy: auto`: candidates of all sources in one order, by the probability that they will be accepted.
 
 A node's candidates are the continuations of the longest matches of its path in the automaton and the successors in the
-latest row of its last two tokens or, without one, of its last token; a token without any has the model's prior row. Each
+latest row of its last two tokens or, without one, of its last token; a token without any has the model's prior row. The match
+of a path is followed past the end of a stored n-gram, through the failure links, so a long copy is drafted long. Each
 candidate has a learnt probability to be accepted after its parent (racer.acceptance); the product along the path orders the
 candidates, best first, over the whole tree. Since a child never outranks its parent, every prefix of the tree is the best
 tree of its size.

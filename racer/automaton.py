@@ -45,7 +45,7 @@ LENGTH = 1  # tokens seen
 EVICTIONS = 2
 
 MAX_TOKEN = 2**31
-MAX_NGRAM = 62  # the retrieval keeps sets of depths as bits of an int64
+MAX_NGRAM = 62  # each token touches n(n+1)/2 nodes
 
 
 @njit(nogil=True, cache=True)

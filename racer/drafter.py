@@ -72,8 +72,8 @@ class RacerConfig:
     """Settings of the RACER drafter; sizes are the paper's.
 
     policy: `auto` ranks the candidates of all sources by learnt acceptance. `paper` is retrieval first, then copy-logit in the
-    slots left. Ablations of it: `retrieval` or `copy_logit` alone, `half` (retrieval takes at most half of the slots),
-    `fallback` (copy-logit only when retrieval finds nothing), `last_logit` (the row that chose the root in place of the
+    slots left. Ablations of it: `retrieval` or `copy_logit` alone, `half` (half of the slots for each, and what one
+    leaves over stays empty), `fallback` (copy-logit only when retrieval finds nothing), `last_logit` (the row that chose the root in place of the
     copy-logit row). Peers: `pld` and `recycling`. See racer.factory.
     """
 
@@ -193,6 +193,8 @@ class RacerDrafter:
         if self._wants_copy_logits(count):
             table, base = self._rows(root), self._base
             layers = (table.keys, table.values, table.ids, table.probs, base.keys, base.values, base.ids, base.probs)
+            if self.config.policy == "half":
+                budget = min(budget, count + budget // 2)
             count = fill(space.tree, space.weights, count, budget, max_depth, *layers)
         return space.harvest(count)
 

@@ -1,14 +1,12 @@
 """Retrieval tree: the continuations the automaton has seen, best first (RACER, section 3).
 
 From each state of the current context (the cursors of depth >= min_match, which are the deepest state and its failure links)
-the nodes below are collected in the order: effective count, higher first; depth in the draft, shallower first; depth in the
-automaton, that is length of the match, longer first; latest occurrence, newer first; earlier selected parent first. The
-effective count is the least count along the path, and it equals the count itself inside one n-gram, since counts never rise
-towards the leaves. So no candidate outranks its parent, and best-first search yields the exact global order.
+the nodes below are collected in the order: count, higher first; depth in the draft, shallower first; depth in the automaton,
+that is length of the match, longer first; latest occurrence, newer first; earlier selected parent first. Counts never rise
+towards the leaves, so no candidate outranks its parent, and best-first search yields the exact global order.
 
 The union is by token path: a path found under several states is one node, ranked by its best candidate, and the search goes on
-below all of them. At the end of a stored n-gram (a leaf) the search goes on below the nearest suffix that has continuations,
-so a long copy is drafted long.
+below all of them. A draft ends where the stored n-gram ends.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from racer.workspace import child_of, graft, plant
 ROOT_SOURCE = int(Source.TARGET)
 RETRIEVAL = int(Source.RETRIEVAL)
 LOW16 = 0xFFFF  # draft depth and node index have 16 bits in the heap's keys
-UNBOUNDED = 2**31 - 1
 
 # heap is int64[2 * keep + 1, 3]: row 0 is the header (size, and the two keys of the floor), rows 1.. are a binary max-heap of
 # candidates (major key, minor key, automaton node). A path has at most one candidate per state depth, fewer than n, so when
@@ -96,25 +93,13 @@ def _push(heap: Int64Array, keep: int, major: int, minor: int, node: int) -> Non
 
 
 @njit(nogil=True, cache=True)
-def _expand(
-    nodes: Int32Array, tree: Int64Array, heap: Int64Array, keep: int, draft: int, state: int, ceiling: int, min_match: int
-) -> None:
-    """Push the children of state as candidates below the draft node; a state without children yields to its suffixes."""
-    while nodes[state, trie.CHILD] == 0:
-        if nodes[state, trie.DEPTH] <= min_match:
-            return
-        state = int(nodes[state, trie.FAIL])
-    # Below one draft node a state is told by its depth alone. The first to come had the highest effective count.
-    bit = 1 << int(nodes[state, trie.DEPTH])
-    if int(tree[draft, ws.STATES]) & bit:
-        return
-    tree[draft, ws.STATES] |= bit
+def _expand(nodes: Int32Array, tree: Int64Array, heap: Int64Array, keep: int, draft: int, state: int) -> None:
+    """Push the children of state as candidates below the draft node."""
     length = int(nodes[state, trie.DEPTH]) + 1
     shallow = LOW16 - 1 - int(tree[draft, ws.DEPTH])
     node = int(nodes[state, trie.CHILD])
     while node != 0:
-        count = min(ceiling, int(nodes[node, trie.COUNT]))
-        major = (count << 24) | (shallow << 8) | length
+        major = (int(nodes[node, trie.COUNT]) << 24) | (shallow << 8) | length
         minor = (int(nodes[node, trie.LAST]) << 16) | (LOW16 - draft)
         _push(heap, keep, major, minor, node)
         node = int(nodes[node, trie.NEXT])
@@ -143,12 +128,11 @@ def retrieve(
     heap[0, :] = 0
     for depth in range(cursors.size - 1, min_match - 1, -1):
         state = int(cursors[depth])
-        if state != 0 and nodes[state, trie.CHILD] != 0:
-            _expand(nodes, tree, heap, keep, 0, state, UNBOUNDED, min_match)
+        if state != 0:
+            _expand(nodes, tree, heap, keep, 0, state)
     count = 1
     while heap[0, SIZE] > 0 and count < budget:
         row = _pop(heap)
-        major = int(heap[row, 0])
         parent = LOW16 - (int(heap[row, 1]) & LOW16)
         node = int(heap[row, 2])
         follower = int(nodes[node, trie.TOKEN])
@@ -160,5 +144,5 @@ def retrieve(
             share = max(int(nodes[node, trie.COUNT]), 1) / max(int(nodes[state, trie.COUNT]), 1)
             graft(tree, weights, draft, parent, follower, RETRIEVAL, float(weights[parent, ws.CONFIDENCE]) * share)
         if tree[draft, ws.DEPTH] < max_depth:
-            _expand(nodes, tree, heap, keep, draft, node, major >> 24, min_match)
+            _expand(nodes, tree, heap, keep, draft, node)
     return count

@@ -14,10 +14,9 @@ DEPTH = 2
 SOURCE = 3
 CHILD = 4  # first child
 SIBLING = 5  # next sibling
-STATES = 6  # bit d: the automaton state of depth d has been expanded here
-BREADTH = 7  # breadth in the copy-logit tree, 0 while that tree has not reached the node
-QUEUE = 8  # not of the node: entry i is the i-th node the copy-logit tree reached
-COLUMNS = 9
+BREADTH = 6  # breadth in the copy-logit tree, 0 while that tree has not reached the node
+QUEUE = 7  # not of the node: entry i is the i-th node the copy-logit tree reached
+COLUMNS = 8
 
 # Columns of weights, float32[budget, 2].
 CONFIDENCE = 0
@@ -57,7 +56,6 @@ def graft(tree: Int64Array, weights: Float32Array, node: int, parent: int, token
     tree[node, CHILD] = 0
     tree[node, SIBLING] = tree[parent, CHILD]
     tree[parent, CHILD] = node
-    tree[node, STATES] = 0
     tree[node, BREADTH] = 0
     weights[node, CONFIDENCE] = max(min(confidence, 1.0), TINY)
 

@@ -55,19 +55,17 @@ class NaiveTrie:
     def ranked_paths(self, max_depth: int, min_match: int) -> list[Gram]:
         """Every continuation of the context, as a token path from the root, in the order of the retrieval."""
         best: dict[Gram, tuple[int, int, int, int]] = {}
-        pending: list[tuple[Gram, Gram, int]] = [((), state, 2**31) for state in self.states(min_match) if self.children(state)]
+        pending: list[tuple[Gram, Gram]] = [((), state) for state in self.states(min_match)]
         while pending:
-            path, state, ceiling = pending.pop()
+            path, state = pending.pop()
             if len(path) == max_depth:
                 continue
-            while not self.children(state) and len(state) > min_match:
-                state = self.longest_suffix(state)
             for gram in self.children(state):
-                count = min(ceiling, self.grams[gram])
+                count = self.grams[gram]
                 longer = (*path, gram[-1])
                 rank = (-count, len(longer), -len(gram), -self.last[gram])
                 best[longer] = min(best.get(longer, rank), rank)
-                pending.append((longer, gram, count))
+                pending.append((longer, gram))
 
         def key(path: Gram) -> tuple[Any, ...]:
             return (best[path], key(path[:-1])) if path else ()

@@ -61,16 +61,33 @@ def test_the_union_counts_unique_nodes() -> None:
     assert len(drafter.propose(5, 2)) == 5
 
 
+def sources_of(policy: Policy, text: np.ndarray | list[int], budget: int) -> list[int]:
+    """Nodes from retrieval and from copy-logit, where every token has a row of eight that retrieval does not know."""
+    drafter = RacerDrafter(RacerConfig(policy=policy))
+    drafter.observe(text)
+    tokens = np.arange(400)
+    drafter.learn(tokens, 100 + np.tile(np.arange(8), (400, 1)), np.full((400, 8), 0.1))
+    counted: list[int] = np.bincount(drafter.propose(budget, 64).source, minlength=2)[:2].tolist()
+    return counted
+
+
 def test_retrieval_may_take_all_slots_and_half_leaves_room() -> None:
-    text = np.resize(np.arange(30), 90)
-    sources = {}
-    for policy in ("paper", "half", "fallback"):
-        drafter = RacerDrafter(RacerConfig(policy=policy))  # type: ignore[arg-type]
-        drafter.observe(text)
-        tokens = np.arange(30)
-        drafter.learn(tokens, 100 + np.tile(np.arange(8), (30, 1)), np.full((30, 8), 0.1))
-        sources[policy] = np.bincount(drafter.propose(21, 64).source, minlength=2)[:2].tolist()
-    assert sources == {"paper": [20, 0], "half": [10, 8], "fallback": [20, 0]}
+    rng = np.random.default_rng(1)
+    text = np.concatenate([[1, 2, *rng.integers(3, 99, 20)] for _ in range(8)] + [[1, 2]])  # eight ways to go on
+    assert sources_of("paper", text, 21) == [20, 0]
+    assert sources_of("half", text, 21) == [10, 10]
+    assert sources_of("fallback", text, 21) == [20, 0]
+    assert sources_of("half", text, 2) == [0, 1]
+
+
+def test_one_match_leaves_most_of_the_budget_to_copy_logit() -> None:
+    """A bigram seen once is eight tokens to copy, whatever the budget; under half nobody fills what the other leaves over."""
+    text = [*range(300, 400), 299, 350, 351]
+    assert sources_of("paper", text, 64) == [8, 55]
+    assert sources_of("half", text, 64) == [8, 32]
+    assert sources_of("last_logit", text, 64)[0] == 8
+    assert sources_of("fallback", text, 64) == [8, 0]
+    assert sources_of("retrieval", text, 64) == [8, 0]
 
 
 def test_no_budget_or_depth_gives_the_root_alone() -> None:

@@ -1,4 +1,4 @@
-"""The retrieval tree: exact order, union without duplicates, long copies, newest tokens."""
+"""The retrieval tree: exact order, union without duplicates, where a copy ends, newest tokens."""
 
 from __future__ import annotations
 
@@ -68,14 +68,16 @@ def test_a_small_budget_among_many_children_takes_the_best() -> None:
         assert paths_of(drafter.propose(budget, 1))[1:] == naive.ranked_paths(1, 2)[: budget - 1]
 
 
-def test_a_long_copy_is_drafted_long() -> None:
+@pytest.mark.parametrize(("n", "match", "length"), [(10, 2, 8), (10, 3, 8), (10, 9, 8), (4, 3, 2), (4, 2, 2)])
+def test_a_copy_ends_where_the_stored_ngram_ends(n: int, match: int, length: int) -> None:
+    """The shortest border that counts, two tokens, has the longest n-grams below it: n - 2 tokens."""
     passage = np.random.default_rng(0).permutation(1000)[:300]
-    drafter = drafter_of()
+    drafter = drafter_of(n)
     drafter.observe(passage)
-    drafter.observe([2000, 2001, *passage[100:103]])
+    drafter.observe([2000, 2001, *passage[100 : 100 + match]])
     tree = drafter.propose(64, 64)
-    assert tree.tokens[1:].tolist() == passage[103:166].tolist()
-    assert tree.parents.tolist() == list(range(-1, 63))
+    assert tree.tokens[1:].tolist() == passage[100 + match : 100 + match + length].tolist()
+    assert tree.parents.tolist() == list(range(-1, length))
 
 
 def test_the_newest_tokens_are_retrievable_at_once() -> None:
@@ -84,8 +86,7 @@ def test_the_newest_tokens_are_retrievable_at_once() -> None:
     drafter.observe([1])
     drafter.observe([2])
     assert drafter.propose(64, 1).tokens.tolist() == [2, 3]
-    # The copy goes on through the tokens just given, round and round.
-    assert drafter.propose(8, 64).tokens.tolist() == [2, 3, 1, 2, 3, 1, 2, 3]
+    assert drafter.propose(8, 64).tokens.tolist() == [2, 3, 1, 2]  # up to the end of the text, and not round again
 
 
 def test_one_token_is_no_match() -> None:
