@@ -13,8 +13,8 @@ from bench.plan import Plan
 from bench.plots import draw
 from bench.questions import Question
 from bench.result import Result
-from bench.store import write_whole
 from bench.summary import histogram, nodes, sources, step_ms, summary
+from csd.files import write_whole
 
 METHOD = (
     "Modes ran interleaved question by question in one process, their order rotated; one question before them warmed up and "

@@ -10,13 +10,14 @@ from typing import Any
 
 from bench.errors import BenchError
 from bench.result import Result
+from csd.files import sync, write_whole
 
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
 OUTPUTS = (SETTINGS, RESULTS, "report.json", "report.md")
 
 
 class Store:
-    """Appends results to DIR/results.jsonl, one line each, written out at once; a rerun with equal settings reads them back."""
+    """Appends results to DIR/results.jsonl, one line each, on the disk at once; a rerun with equal settings reads them back."""
 
     def __init__(self, directory: Path, settings: dict[str, Any], *, fresh: bool = False) -> None:
         """Raises BenchError where the directory holds a run with other settings (and `fresh` does not drop it)."""
@@ -29,6 +30,7 @@ class Store:
             self._check(settings)
             self._read()
             self._file = (directory / RESULTS).open("a", encoding="utf-8")
+            sync(directory)
         except OSError as error:
             raise BenchError(f"{directory} cannot be used: {error.strerror or type(error).__name__}") from error
         self.resumed = len(self.results)  # results of earlier runs
@@ -36,6 +38,7 @@ class Store:
     def add(self, result: Result) -> None:
         self._file.write(json.dumps(result.to_json(), separators=(",", ":")) + "\n")
         self._file.flush()
+        os.fsync(self._file.fileno())
         self.results[result.key] = result
 
     def close(self) -> None:
@@ -88,10 +91,3 @@ class Store:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BenchError(f"{path}, line {number}: damaged; give --fresh or another --out") from error
             self.results[result.key] = result
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader finds the old one or the new one, never a part."""
-    scratch = path.with_name(path.name + ".partial")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)

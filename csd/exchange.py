@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from csd.files import replacing
 from csd.fingerprint import SCHEMA
 from csd.memory import Entry, fault
 
@@ -34,18 +33,11 @@ def write(file: str | os.PathLike[str] | BinaryIO, fingerprint: str, entries: It
         file.writelines(lines)
         return len(rows)
     path = Path(file)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as stream:
+        with replacing(path) as stream:
             stream.writelines(lines)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
     except OSError as error:
         raise ExchangeError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
     return len(rows)
 
 

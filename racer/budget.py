@@ -24,8 +24,8 @@ class CostCurve:
     def __init__(self, sizes: Sequence[int], seconds: Sequence[float]) -> None:
         if len(sizes) < 2 or len(sizes) != len(seconds) or sizes[0] != 1:
             raise ValueError("a cost curve needs the cost of one row and of at least one larger number")
-        if any(b <= a for a, b in pairwise(sizes)) or min(seconds) <= 0:
-            raise ValueError("sizes must ascend and seconds be positive")
+        if any(b <= a for a, b in pairwise(sizes)) or not all(0.0 < each < math.inf for each in seconds):
+            raise ValueError("sizes must ascend and seconds be positive and finite")
         self.sizes = np.asarray(sizes, np.int64)
         self.seconds = np.asarray(seconds, np.float64)
         self._table = np.zeros(0)

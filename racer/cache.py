@@ -3,11 +3,19 @@ temporary directory, else nowhere."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+import numba
+from numba.core.caching import IndexDataCacheFile
+from numba.core.dispatcher import Dispatcher
+
+logger = logging.getLogger(__name__)
 
 
 def prepare(package: Path) -> None:
@@ -16,17 +24,40 @@ def prepare(package: Path) -> None:
     A service often runs as another user than the one who installed it, without a home, on a tree it cannot write to. numba
     then refuses to define a cached function at all.
     """
+    _tolerate_damage()
     if os.environ.get("NUMBA_CACHE_DIR") or _writable(package / "__pycache__"):
         return
-    import numba  # noqa: PLC0415 - takes a second, and is seldom needed here
-
     directory = find_directory(os.environ)
     if directory is not None:
         os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(directory)
     else:
-        from numba.core.dispatcher import Dispatcher  # noqa: PLC0415
-
         setattr(Dispatcher, "enable_caching", lambda self: None)  # noqa: B010 - compiled anew in every process
+
+
+def _tolerate_damage() -> None:
+    """A damaged file of a compiled function means compiling it again, and one that cannot be written is done without.
+
+    numba writes them without waiting for the disk, so a power cut can leave empty ones, and each start would end there.
+    """
+    _guard("_load_index", dict, "compiling again")
+    _guard("load", lambda: None, "compiling again")
+    _guard("save", lambda: None, "the next start compiles again")
+
+
+def _guard(name: str, instead: Callable[[], object], consequence: str) -> None:
+    original = getattr(IndexDataCacheFile, name, None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def guarded(self: IndexDataCacheFile, *arguments: object) -> object:
+        try:
+            return original(self, *arguments)
+        except Exception as error:  # what a damaged pickle raises has no bounds
+            logger.warning("%s cannot be used (%s): %s", self._index_path, type(error).__name__, consequence)
+            return instead()
+
+    setattr(IndexDataCacheFile, name, guarded)
 
 
 def find_directory(environment: Mapping[str, str]) -> Path | None:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from csd.files import sync
+
 
 class LineLogError(Exception):
     """A file that cannot be used; the message says what to do."""
 
 
 class LineLog:
-    """First a header that tells the run, then entries, each written out at once."""
+    """First a header that tells the run, then entries, each on the disk at once."""
 
     def __init__(
         self, path: Path, header: dict[str, Any], take: Callable[[dict[str, Any]], None], *, fresh: bool = False
@@ -31,6 +33,7 @@ class LineLog:
             if path.exists():
                 self._resume(header, take)
             self._file = path.open("a", encoding="utf-8")
+            sync(path.parent)
             if self._file.tell() == 0:
                 self.add(header)
         except OSError as error:
@@ -39,6 +42,7 @@ class LineLog:
     def add(self, entry: dict[str, Any]) -> None:
         self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
         self._file.flush()
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

@@ -16,6 +16,7 @@ from app.engine.engine import Engine
 from app.engine.prompts import common_length
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from csd.divergence import Divergences, Event
+from csd.files import write_whole
 from csd.verify import Walk
 
 Mode = Literal["rollout", "forced"]
@@ -171,5 +172,5 @@ def summary(found: Divergences, journal: Journal, decode: Callable[[list[int]], 
 
 def write_report(directory: Path, report: dict[str, Any]) -> Path:
     path = directory / "report.json"
-    path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return path

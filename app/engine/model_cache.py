@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -12,8 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.engine.errors import ModelLoadError
+from csd.files import PARTIAL, move, sync, sync_tree
 
-_SCRATCH_PREFIX = ".partial-"
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
 _ABANDONED_AFTER = 6 * 3600.0  # seconds: scratch older than this belongs to a process that died
 
 
@@ -51,7 +60,7 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _sweep(parent)
-        scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=parent))
+        scratch = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=parent))
     except OSError as error:
         raise cache_error(parent, error) from error
     try:
@@ -63,16 +72,64 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 
 def publish(prepared: Path, target: Path) -> None:
-    """Move a prepared file or directory to its place in one step. Where another process was faster, its result stays."""
+    """Move a prepared file or directory to its place in one step, once it is on the disk.
+
+    Where another process was faster, its directory stays. Raises OSError.
+    """
+    sync_tree(prepared) if prepared.is_dir() else sync(prepared)
     try:
-        prepared.replace(target)
-    except OSError:
-        if not target.is_dir():
+        move(prepared, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not target.is_dir():
             raise
 
 
+def discard(path: Path) -> None:
+    """Take a damaged file or directory away, in one step for whoever looks at its name. What cannot go stays."""
+    aside = path.with_name(f"{PARTIAL}{secrets.token_hex(6)}-{path.name}")
+    with suppress(OSError):
+        path.rename(aside)
+        if aside.is_dir() and not aside.is_symlink():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.unlink()
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Only one process at a time is inside this block for a directory, which is made if need be; the others wait.
+
+    Where the file system knows no locks nobody waits: the work is done twice, and `publish` keeps one result.
+    Raises ModelLoadError.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = None if fcntl is None else os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise cache_error(directory, error) from error
+    if descriptor is None:
+        yield
+        return
+    try:
+        _lock(descriptor, directory)
+        yield
+    finally:
+        os.close(descriptor)  # which unlocks it
+
+
+def _lock(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logger.info("another process prepares a model in %s: waiting for it", directory)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        logger.debug("%s cannot be locked: %s", directory, error)
+
+
 def _sweep(parent: Path) -> None:
-    for left in parent.glob(f"{_SCRATCH_PREFIX}*"):
+    for left in parent.glob(f"{PARTIAL}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _ABANDONED_AFTER:
-                shutil.rmtree(left, ignore_errors=True)
+                discard(left)

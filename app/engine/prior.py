@@ -14,12 +14,14 @@ import numpy as np
 
 from app.engine.decoder import Decoder
 from app.engine.logits import successors
+from app.engine.measured import keep, read_kept
 from app.engine.target import Rows, SessionCache
 from racer.auto import Shared
 
 logger = logging.getLogger(__name__)
 
 CHUNK_SECONDS = 0.1  # about how long a request may have to wait for a chunk
+VERSION = 1  # of the file; counted up when its content means something else
 SAVE_EVERY = 30.0  # seconds
 LARGEST_CHUNK = 256
 
@@ -78,27 +80,34 @@ class PriorRows:
         return max(16, int(np.searchsorted(costs, CHUNK_SECONDS)) - 1)
 
     def _load(self) -> int:
-        if self._path is None:
+        kept = None if self._path is None else read_kept(self._path, self._rows_of)
+        if kept is None:
             return 0
-        try:
-            with np.load(self._path) as kept:
-                ids, probs = kept["ids"], kept["probs"]
-            done = min(len(ids), len(self._shared.prior_ids))
-            self._shared.prior_ids[:done] = ids[:done]
-            self._shared.prior_probs[:done] = probs[:done]
-            return done
-        except (OSError, ValueError, KeyError, EOFError):
-            return 0
+        ids, probs = kept
+        done = min(len(ids), len(self._shared.prior_ids))
+        self._shared.prior_ids[:done] = ids[:done]
+        self._shared.prior_probs[:done] = probs[:done]
+        return done
+
+    def _rows_of(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
+        with np.load(path) as kept:
+            if "version" not in kept or int(kept["version"]) != VERSION:
+                raise ValueError("it is of another version")
+            ids, probs = kept["ids"], kept["probs"]
+        width = self._decoder.top_k
+        if ids.dtype != np.int32 or probs.dtype != np.float32 or not (ids.ndim == 2 and ids.shape == probs.shape):
+            raise ValueError("these are no rows of successors")
+        if ids.shape[1] != width:
+            raise ValueError(f"its rows have {ids.shape[1]} successors, not {width}")
+        if ids.size and not (ids.min() >= 0 and ids.max() < self._decoder.vocab_size):
+            raise ValueError("it has ids outside the vocabulary")
+        if not (np.isfinite(probs).all() and (probs >= 0.0).all() and (probs <= 1.0).all()):
+            raise ValueError("it has values that are no probabilities")
+        return ids, probs
 
     def _save(self) -> None:
-        """Keep what is done; a cache that cannot be written only means doing it again."""
+        """Keep what is done."""
         self._saved = time.monotonic()
-        if self._path is None:
-            return
-        partial = self._path.with_suffix(f".{time.time_ns()}.npz")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(partial, ids=self._shared.prior_ids[: self._done], probs=self._shared.prior_probs[: self._done])
-            partial.replace(self._path)
-        except OSError as error:
-            logger.warning("the prior rows could not be kept: %s", error)
+        if self._path is not None:
+            ids, probs = self._shared.prior_ids[: self._done], self._shared.prior_probs[: self._done]
+            keep(self._path, lambda stream: np.savez(stream, version=VERSION, ids=ids, probs=probs))

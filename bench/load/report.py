@@ -16,7 +16,7 @@ from bench.load.plan import LoadPlan
 from bench.load.sample import Sample
 from bench.markdown import number, table
 from bench.statistics import ratio
-from bench.store import write_whole
+from csd.files import write_whole
 
 REPORTS = JSON_REPORT, MARKDOWN_REPORT = "report.json", "report.md"
 SERVER_FACTS = ("device", "dtype", "threads", "max_context", "drafter", "verifier", "draft", "max_nodes", "tree_attention")

@@ -20,8 +20,8 @@ from bench.quality.modes import names, parse
 from bench.quality.report import as_markdown, build
 from bench.quality.run import ANSWERS, Results, run
 from bench.quality.tasks import read_problems
-from bench.store import write_whole
 from csd.exchange import ExchangeError, read
+from csd.files import write_whole
 from csd.memory import Entry
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,14 @@ def test_a_run_without_results_gives_way_to_another(tmp_path: Path) -> None:
     Store(tmp_path, SETTING).close()
     filled(tmp_path)
     assert len(Store(tmp_path, SETTING).results) == 2
+
+
+def test_each_result_is_on_the_disk_before_the_next_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
+    store = Store(tmp_path, SETTING)
+    sizes.clear()
+    for question in ("a", "b"):
+        store.add(result(question, "plain", range(5), 1.0))
+        assert sizes.pop() == (tmp_path / RESULTS).stat().st_size
+    store.close()

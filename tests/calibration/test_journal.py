@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,13 @@ def test_a_run_that_did_nothing_yet_gives_way_to_another(tmp_path: Path):
     again = Journal(tmp_path, SETTINGS)
     assert list(again.readings) == ["a/1"]
     again.close()
+
+
+def test_each_reading_is_on_the_disk_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
+    journal = Journal(tmp_path, SETTINGS)
+    for reading in (FIRST, SECOND):
+        journal.add(reading, 1.0, 100)
+        assert sizes[-1] == journal.path.stat().st_size
+    journal.close()

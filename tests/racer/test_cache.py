@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from numba import njit
 
 import racer
 from racer.cache import find_directory, prepare
@@ -74,3 +76,35 @@ def test_a_tree_that_cannot_be_written_and_no_home(tmp_path: Path, temporary: bo
     same, kept = done.stdout.split()
     assert same == "True"
     assert kept.startswith(f"{where}/racer-csd-numba-") if temporary else kept == "None"
+
+
+@njit(cache=True)
+def _squared(n: int) -> int:
+    return n * n
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", b"noise", None])
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_damage_to_a_compiled_function_means_compiling_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, suffix: str, content: bytes | None
+) -> None:
+    """content: of the damaged file; None puts a directory in its place."""
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+
+    def fresh() -> Any:
+        return njit(cache=True)(_squared.py_func)
+
+    assert fresh()(3) == 9
+    (damaged,) = tmp_path.rglob(f"*.{suffix}")
+    damaged.unlink()
+    damaged.mkdir() if content is None else damaged.write_bytes(content)
+    again = fresh()
+    assert again(3) == 9
+    assert sum(again.stats.cache_hits.values()) == 0
+    assert str(damaged.with_suffix("")).split(".py")[0] in caplog.text
+    if content is not None:
+        caplog.clear()
+        healed = fresh()
+        assert healed(3) == 9
+        assert sum(healed.stats.cache_hits.values()) == 1
+        assert not caplog.records
