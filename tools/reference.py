@@ -1,4 +1,5 @@
-"""Writes what the docs repeat of the code: docs/openapi.json, the tables of settings.md and api.md, and the pictures.
+"""Writes what other files repeat of the code: docs/openapi.json, the tables of settings.md and api.md, the pictures, the settings
+that docker-compose.yml passes on, and the alerts for the Prometheus operator.
 
 python -m tools.reference (or make reference); a test compares the files with what this makes.
 """
@@ -10,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from pydantic.fields import FieldInfo
 
 from app.main import create_app
@@ -19,6 +21,9 @@ from tools.pictures import pictures
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BEGIN, END = "<!-- begin: made by tools/reference.py -->", "<!-- end -->"
+COMPOSE_BEGIN, COMPOSE_END = "      # begin: made by tools/reference.py\n", "      # end\n"
+OF_THE_IMAGE = frozenset({"host", "port", "cache_dir", "workers"})  # what compose has no say in
+SET_BY_COMPOSE = frozenset({"store", "shutdown_grace"})
 
 
 def generated() -> dict[Path, str]:
@@ -28,6 +33,8 @@ def generated() -> dict[Path, str]:
         DOCS / "openapi.json": json.dumps(description, indent=2, ensure_ascii=False) + "\n",
         DOCS / "settings.md": _filled("settings.md", settings_table()),
         DOCS / "api.md": _filled("api.md", api_tables(description)),
+        ROOT / "docker-compose.yml": compose(),
+        ROOT / "deploy/kubernetes/prometheusrule.yaml": prometheus_rule(),
     }
     return files | {DOCS / "images" / name: text for name, text in pictures().items()}
 
@@ -115,6 +122,28 @@ def _filled(name: str, text: str) -> str:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
+def compose() -> str:
+    """docker-compose.yml, which passes every setting on that it does not set itself."""
+    names = [name for name in Settings.model_fields if name not in OF_THE_IMAGE | SET_BY_COMPOSE]
+    before, _, rest = (ROOT / "docker-compose.yml").read_text(encoding="utf-8").partition(COMPOSE_BEGIN)
+    _, _, after = rest.partition(COMPOSE_END)
+    lines = "".join(f"      {ENV_PREFIX}{name.upper()}:\n" for name in names)
+    return f"{before}{COMPOSE_BEGIN}{lines}{COMPOSE_END}{after}"
+
+
+def prometheus_rule() -> str:
+    """The rules of deploy/prometheus as the Prometheus operator takes them."""
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/rules/racer.yml").read_text(encoding="utf-8"))
+    manifest = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "racer-csd", "labels": {"app.kubernetes.io/name": "racer-csd"}},
+        "spec": rules,
+    }
+    head = "# Made from deploy/prometheus/rules/racer.yml by tools/reference.py: the alerts, for the Prometheus operator.\n"
+    return head + yaml.safe_dump(manifest, sort_keys=False, width=1000)
 
 
 def main() -> None:

@@ -175,15 +175,15 @@ def _enter(
     """A command line that runs `command` as process 1 of a root of its own."""
     lent = [Path("/", name) for name in SYSTEM if not Path("/", name).is_symlink() and Path("/", name).exists()]
     lent += [Path(path) for path in (sys.prefix, sys.base_prefix) if not Path(path).is_relative_to("/usr")]
-    steps = [f"mount --bind {_quoted(root)} {_quoted(root)}"]
-    for host in lent:
-        steps += _bind(host, _inside(root, host), read_only=True)
+    steps = [f"mount --bind {_quoted(root)} {_quoted(root)}", f"mount -t proc proc {_quoted(_inside(root, '/proc'))}"]
     for name in DEVICES:
         steps += _bind(Path("/dev", name), _inside(root, f"/dev/{name}", folder=False), read_only=False)
-    steps.append(f"mount -t proc proc {_quoted(root / 'proc')}")
     # what every engine gives a container
     for path, options in {"/dev/shm": "noexec,nosuid,nodev,size=64m,mode=1777", **mounts.tmpfs}.items():
         steps.append(f"mount -t tmpfs -o {options} tmpfs {_quoted(_inside(root, path))}")
+    for host in lent:  # after the tmpfs, which would hide an environment below /tmp
+        place = root / str(host).lstrip("/")
+        steps += [f"mkdir -p {_quoted(place)}", *_bind(host, place, read_only=True)]
     for path, here in mounts.volumes.items():
         steps += _bind(here, _inside(root, path), read_only=False)
     for path, here in mounts.read_only.items():

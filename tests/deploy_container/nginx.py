@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import httpx
@@ -38,15 +39,15 @@ http {{
 
 @contextmanager
 def nginx_before(replicas: Sequence[str], directory: Path) -> Iterator[str]:
-    """Its base URL. replicas: addresses as 127.0.0.1:8000, as many as the example has."""
+    """Its base URL. replicas: addresses as 127.0.0.1:8000, as many as each upstream of the example has."""
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
     assert program is not None, "nginx is missing: tests/system_packages.sh nginx"
     port = free_port()
-    addresses = iter(replicas)
+    addresses = cycle(replicas)
     example = EXAMPLE.read_text()
     example, listeners = re.subn(r"listen 8080;", f"listen 127.0.0.1:{port};", example)
     example, servers = re.subn(r"(?<=    server )127\.0\.0\.1:\d+", lambda _: next(addresses), example)
-    assert (listeners, servers) == (1, len(replicas))
+    assert (listeners, servers) == (1, 2 * len(replicas))
     (directory / "racer-csd.conf").write_text(example)
     user = "user root;" if os.getuid() == 0 else ""
     (directory / "nginx.conf").write_text(MAIN.format(user=user, directory=directory))

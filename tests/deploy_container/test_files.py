@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from cloudcoil.models.keda.v1alpha1 import ScaledObject
-from cloudcoil.models.prometheus_operator.v1 import PodMonitor
+from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 
 import app.engine.correction
 import app.main
@@ -28,7 +29,7 @@ from tests.deploy_container.dockerfile import ROOT
 COMPOSE = ("docker-compose.yml", "docker-compose.gpu.yml")
 KUBERNETES = ROOT / "deploy/kubernetes"
 MANIFESTS = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
-CUSTOM: dict[str, Any] = {"ScaledObject": ScaledObject, "PodMonitor": PodMonitor}
+CUSTOM: dict[str, Any] = {"ScaledObject": ScaledObject, "PodMonitor": PodMonitor, "PrometheusRule": PrometheusRule}
 FLUSH = app.main.FLUSH_SECONDS + app.engine.correction.FLUSH_SECONDS  # seconds that the end takes at most, after the grace
 SETTINGS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
 
@@ -167,8 +168,37 @@ def test_the_example_of_env_sets_what_compose_reads(compose: dict[str, Any]) -> 
     read = set(re.findall(r"(?<!\$)\$\{(\w+)", texts))
     passed = {name for name, value in compose["services"]["racer-csd"]["environment"].items() if value is None}
     named = {line.split("=", 1)[0] for line in env_example()}
-    assert read <= named
+    assert read - {"RACER_STORE"} <= named
     assert named <= read | passed
+
+
+def test_env_can_set_every_setting_that_the_image_does_not(compose: dict[str, Any]) -> None:
+    environment = compose["services"]["racer-csd"]["environment"]
+    left_out = {f"{ENV_PREFIX}{name}" for name in ("HOST", "PORT", "CACHE_DIR", "WORKERS")}
+    assert {name for name in environment if name.startswith(ENV_PREFIX)} == SETTINGS - left_out
+    assert {name for name, value in environment.items() if value is not None} == {"RACER_STORE", "RACER_SHUTDOWN_GRACE"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "key"),
+    [
+        ({"RACER_API_KEYS": " one , two"}, "one"),
+        ({"RACER_API_KEYS": "", "RACER_API_KEYS_FILE": "keys"}, "three"),
+        ({"RACER_API_KEYS_FILE": "nowhere"}, None),
+        ({}, None),
+    ],
+)
+def test_the_healthcheck_has_a_key_where_it_needs_one(
+    variables: dict[str, str], key: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").write_text("# a comment\n\n three\nfour\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("RACER_API_KEYS", "RACER_API_KEYS_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    authorization = runpy.run_path(str(ROOT / "docker/healthcheck.py"))["authorization"]
+    assert authorization() == ({} if key is None else {"Authorization": f"Bearer {key}"})
 
 
 def env_example() -> list[str]:
@@ -224,7 +254,7 @@ def test_manifests_agree_with_each_other() -> None:
     )
     sources = container()["envFrom"]
     assert sources[0]["configMapRef"]["name"] == manifest("configmap")["metadata"]["name"]
-    assert sources[1]["secretRef"]["name"] == manifest("secret.example")["metadata"]["name"]
+    assert sources[1]["secretRef"] == {"name": manifest("secret.example")["metadata"]["name"]}, "not optional"
     claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod()["volumes"] if "persistentVolumeClaim" in volume}
     assert claims == {manifest("pvc")["metadata"]["name"]}
 
@@ -240,6 +270,22 @@ def test_probes_and_grace() -> None:
     wait = int(container()["lifecycle"]["preStop"]["exec"]["command"][1])
     grace = float(manifest("configmap")["data"]["RACER_SHUTDOWN_GRACE"])
     assert pod()["terminationGracePeriodSeconds"] > wait + grace + FLUSH
+    startup = container()["startupProbe"]
+    assert manifest("deployment")["spec"]["progressDeadlineSeconds"] > startup["periodSeconds"] * startup["failureThreshold"]
+
+
+def test_the_pod_monitor_names_the_job_that_the_alerts_name() -> None:
+    (endpoint,) = manifest("podmonitor")["spec"]["podMetricsEndpoints"]
+    (scrape,) = load(ROOT / "deploy/prometheus/prometheus.yml")["scrape_configs"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": scrape["job_name"]}]
+    rules = (ROOT / "deploy/prometheus/rules/racer.yml").read_text()
+    assert set(re.findall(r'job="([^"]+)"', rules)) == {scrape["job_name"]}
+
+
+def test_replicas_on_gpus_do_not_surge() -> None:
+    strategy = load(KUBERNETES / "gpu/deployment.yaml")["spec"]["strategy"]["rollingUpdate"]
+    assert strategy == {"maxSurge": 0, "maxUnavailable": 1}
+    assert manifest("deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
 def test_the_pod_is_confined_as_the_image_expects() -> None:

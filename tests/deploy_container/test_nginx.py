@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from app.api.service import Service
 from app.main import create_app
 from tests.api.support import CHAT, COMPLETIONS, HELLO, check_error, client_of, events, new_settings, serving
 from tests.deploy_container.nginx import nginx_before
-from tests.servers import free_port
+from tests.servers import TcpServer, free_port
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
 
@@ -63,7 +64,8 @@ def proxy(replicas: list[Replica], tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def client(proxy: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=proxy, headers={"Authorization": "Bearer key"}, timeout=30.0) as client:
+    headers = {"Authorization": "Bearer key", "X-Session-Id": "conversation"}
+    with httpx.Client(base_url=proxy, headers=headers, timeout=30.0) as client:
         yield client
 
 
@@ -160,9 +162,10 @@ def test_the_session_header_picks_the_replica(client: httpx.Client, replicas: li
             assert homes.setdefault(number, home) == home, "a conversation stays where it began"
     assert set(homes.values()) == {0, 1}, "and conversations are spread"
     before = [replica.asked for replica in replicas]
-    for _ in range(3):
+    del client.headers["X-Session-Id"]
+    for _ in range(24):
         assert client.post(CHAT, json={"messages": HELLO, "max_tokens": 1}).status_code == 200
-    assert sorted(replicas[index].asked - before[index] for index in range(2)) == [0, 3], "by address, where it is not given"
+    assert all(replicas[index].asked > before[index] for index in range(2)), "requests without a session are spread"
 
 
 def test_a_draining_replica_is_passed_over(client: httpx.Client, replicas: list[Replica]) -> None:
@@ -178,6 +181,31 @@ def test_a_draining_replica_is_passed_over(client: httpx.Client, replicas: list[
     reply = client.post(CHAT, json={"messages": HELLO})
     check_error(reply, 503)
     assert int(reply.headers["retry-after"]) >= 1
+
+
+def test_a_request_that_may_have_ended_its_replica_is_not_sent_to_the_next(tmp_path: Path) -> None:
+    """Both read a request and close the connection, as a process that dies of it does."""
+    heard: list[bytes] = []
+
+    def die(connection: socket.socket) -> None:
+        if data := connection.recv(1 << 16):
+            heard.append(data)
+
+    with closing(TcpServer(die)) as one, closing(TcpServer(die)) as two:
+        with nginx_before([f"127.0.0.1:{server.port}" for server in (one, two)], tmp_path) as url:
+            reply = httpx.post(url + CHAT, json={"messages": HELLO}, timeout=30.0)
+    check_error(reply, 503, code="unavailable")
+    assert sum(data.startswith(b"POST ") for data in heard) == 1
+
+
+def test_a_replica_that_cannot_be_reached_is_passed_over(replicas: list[Replica], tmp_path: Path) -> None:
+    there = replicas[0]
+    there.engine.allow()
+    with nginx_before([f"127.0.0.1:{free_port()}", there.url.removeprefix("http://")], tmp_path) as url:
+        for _ in range(8):
+            reply = httpx.post(url + CHAT, json={"messages": HELLO}, headers={"Authorization": "Bearer key"}, timeout=30.0)
+            assert reply.status_code == 200
+    assert there.asked == 8
 
 
 def test_what_nginx_itself_refuses_has_the_form_of_our_errors(client: httpx.Client) -> None:
