@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import sys
@@ -25,10 +26,8 @@ def authorization() -> dict[str, str]:
     """The first key, for a server whose RACER_OPEN_ROUTES leave /ready out."""
     keys = os.environ.get("RACER_API_KEYS", "").split(",")
     if path := os.environ.get("RACER_API_KEYS_FILE"):
-        try:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
             keys += Path(path).read_text("utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError):
-            pass
     found = (key.strip() for key in keys)
     key = next((key for key in found if key and not key.startswith("#")), None)
     return {} if key is None else {"Authorization": f"Bearer {key}"}

@@ -191,9 +191,10 @@ def test_a_request_that_may_have_ended_its_replica_is_not_sent_to_the_next(tmp_p
         if data := connection.recv(1 << 16):
             heard.append(data)
 
-    with closing(TcpServer(die)) as one, closing(TcpServer(die)) as two:
-        with nginx_before([f"127.0.0.1:{server.port}" for server in (one, two)], tmp_path) as url:
-            reply = httpx.post(url + CHAT, json={"messages": HELLO}, timeout=30.0)
+    with ExitStack() as opened:
+        ports = [opened.enter_context(closing(TcpServer(die))).port for _ in range(2)]
+        url = opened.enter_context(nginx_before([f"127.0.0.1:{port}" for port in ports], tmp_path))
+        reply = httpx.post(url + CHAT, json={"messages": HELLO}, timeout=30.0)
     check_error(reply, 503, code="unavailable")
     assert sum(data.startswith(b"POST ") for data in heard) == 1
 
