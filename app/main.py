@@ -26,6 +26,7 @@ from app.api.errors import install_error_handlers
 from app.api.gate import ROUTES, Gate
 from app.api.openapi import describe
 from app.api.service import Service
+from app.connections import watched_protocol
 from app.engine.interface import EngineInterface
 from app.metrics import Metrics, package_version
 from app.settings import Settings
@@ -79,7 +80,7 @@ def create_app(
             allow_origins=settings.cors_origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
-            expose_headers=("X-Request-Id", "Retry-After"),
+            expose_headers=("X-Request-Id", "Retry-After", "X-Should-Retry"),
         )
     return app
 
@@ -126,6 +127,7 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
     service: Service = app.state.service
     config = uvicorn.Config(
         app,
+        http=watched_protocol(settings.unread_timeout, service.cut_off),
         log_config=None,
         log_level=max(logging.WARNING, logging.getLevelName(settings.log_level.upper())),
         access_log=settings.log_level == "debug",

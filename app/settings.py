@@ -101,6 +101,14 @@ class Settings(BaseSettings):
         (), description="Origins whose pages may ask, comma-separated, or *; default: no other page's"
     )
     request_timeout: FiniteFloat | None = Field(None, gt=0.0, description="Seconds a request may take; default: no limit")
+    unread_bytes: int = Field(
+        8 * 1024 * 1024,
+        ge=1,
+        description="Memory in bytes for events of one stream that wait for its client; beyond, it is ended",
+    )
+    unread_timeout: FiniteFloat = Field(
+        60.0, gt=0.0, description="Seconds that a client may take nothing of a reply that waits for it; beyond, it is cut off"
+    )
     shutdown_grace: FiniteFloat = Field(8.0, ge=0.0, description="Seconds that running requests get to end after SIGTERM")
     stuck_after: FiniteFloat = Field(60.0, gt=0.0, description="Seconds one engine step may take before /health turns red")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level that is logged")

@@ -80,6 +80,11 @@ def timed_out(seconds: float) -> ApiError:
     return ApiError(504, message, kind="timeout_error", code="request_timeout")
 
 
+def unread() -> ApiError:
+    message = "The stream was ended because its client did not read it: too much of it was waiting."
+    return ApiError(408, message, kind="timeout_error", code="stream_not_read")
+
+
 def server_error(message: str = "The server failed on this request; its log says why.") -> ApiError:
     return ApiError(500, message, kind="server_error", code="internal_error")
 

@@ -36,6 +36,7 @@ ROUTES = (
 )
 ADMIN = "/admin/"
 GENERATING = frozenset({"/v1/completions", "/v1/chat/completions"})
+RUN_AGAIN = frozenset({500, 504})  # a client that tries again has the whole generation run again, to the same end
 CLIENT_LEFT = 499  # nginx's number for a client that did not wait for the reply
 
 
@@ -62,8 +63,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                mark = (b"x-request-id", state["request_id"].encode())
-                message = {**message, "headers": [*message.get("headers", ()), mark]}
+                marks = [(b"x-request-id", state["request_id"].encode())]
+                if status in RUN_AGAIN and scope["path"] in GENERATING:
+                    marks.append((b"x-should-retry", b"false"))  # OpenAI's clients go by it
+                message = {**message, "headers": [*message.get("headers", ()), *marks]}
             elif bodiless and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)

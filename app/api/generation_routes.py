@@ -61,7 +61,9 @@ async def _generate(
     conversation = conversation_name(body.session_id, request.headers.get(SESSION_HEADER))
     if conversation is not None and choices > 1:
         raise bad_value("`session_id` needs one prompt and one choice: a conversation goes on with one answer.", "session_id")
-    generations = Generations(service.metrics, service.settings.request_timeout)
+    most_bytes = service.settings.unread_bytes if body.stream else None  # what is not streamed is always taken at once
+    generations = Generations(service.metrics, service.settings.request_timeout, most_bytes)
+    service.opened(generations)
     lease: Lease = request.state.lease  # given back by the gate, whatever becomes of this request
     lease.reserve(choices, engine.status())
 

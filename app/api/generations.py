@@ -5,26 +5,38 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from collections import deque
 from collections.abc import Sequence
 
-from app.api.errors import timed_out
+from app.api.errors import timed_out, unread
 from app.engine.errors import EngineClosed
 from app.engine.events import Delta, Event, Failed, Finished
 from app.engine.interface import EngineInterface, GenerationHandle
 from app.engine.request import GenerationRequest
 from app.metrics import Metrics
 
+# Bytes of memory, about
+EVENT, CHARACTER, TOKEN, SCORE, ALTERNATIVE, NODE = 400, 2, 48, 96, 150, 100
+
 
 class Generations:
-    """All or none: when one cannot be queued, or fails, or the client leaves, all are cancelled."""
+    """All or none: when one cannot be queued, or fails, or the client leaves or does not read, all are cancelled."""
 
-    def __init__(self, metrics: Metrics, timeout: float | None = None) -> None:
-        """timeout: seconds from now until the request fails. Make it on the event loop that will await the events."""
+    def __init__(self, metrics: Metrics, timeout: float | None = None, most_bytes: int | None = None) -> None:
+        """Make it on the event loop that will await the events.
+
+        timeout: seconds from now until the request fails. most_bytes: of events that wait behind the next one; beyond, all
+        of them are dropped and the request fails.
+        """
         self._metrics = metrics
+        self._most_bytes = most_bytes
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout
         self._deadline = None if timeout is None else self._loop.time() + timeout
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._events: deque[tuple[int, Event, int]] = deque()  # index of the generation, event, bytes
+        self._bytes = 0
+        self._over = False  # nothing is taken in any more
+        self._arrived = asyncio.Event()
         self._handles: list[GenerationHandle] = []
         self._cancelled = False
         self._lock = threading.Lock()
@@ -54,6 +66,11 @@ class Generations:
         for handle in handles:
             handle.cancel()
 
+    def fail(self, error: Exception) -> None:
+        """End the request with this error, after the events that wait; from any thread."""
+        self.cancel()
+        self._deliver(0, Failed(error))
+
     async def next(self, silence: float | None = None) -> tuple[int, Delta | Finished] | None:
         """The next event and the index of its generation; None after `silence` seconds without one.
 
@@ -74,21 +91,58 @@ class Generations:
         return index, event
 
     async def _wait(self, silence: float | None) -> tuple[int, Event] | None:
-        if not self._events.empty():
-            return self._events.get_nowait()
+        if self._events:
+            return self._pop()
         until = None if silence is None else self._loop.time() + silence
         if self._deadline is not None and (until is None or self._deadline < until):
             until = self._deadline
+        self._arrived.clear()
         try:
             async with asyncio.timeout_at(until):
-                return await self._events.get()
+                await self._arrived.wait()
         except TimeoutError:
             if self._timeout is not None and until == self._deadline:
                 raise timed_out(self._timeout) from None
             return None
+        return self._pop()
+
+    def _pop(self) -> tuple[int, Event]:
+        index, event, size = self._events.popleft()
+        self._bytes -= size
+        return index, event
 
     def _deliver(self, index: int, event: Event) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
+            self._loop.call_soon_threadsafe(self._take_in, index, event, _bytes_of(event))
         except RuntimeError:  # the loop is closed: nobody waits any more
             self.cancel()
+
+    def _take_in(self, index: int, event: Event, size: int) -> None:
+        if self._over:
+            return
+        behind = self._bytes + size - self._events[0][2] if self._events else 0
+        if self._most_bytes is not None and behind > self._most_bytes:
+            self._over = True
+            self.cancel()
+            self._metrics.unread_reply("bytes")
+            self._events.clear()
+            self._bytes = 0
+            event, size = Failed(unread()), EVENT
+        self._events.append((index, event, size))
+        self._bytes += size
+        self._arrived.set()
+
+
+def _bytes_of(event: Event) -> int:
+    """Memory that an event takes while it waits, about."""
+    if isinstance(event, Failed):
+        return EVENT
+    size = EVENT + CHARACTER * len(event.text)
+    if isinstance(event, Finished):
+        return size
+    size += TOKEN * len(event.token_ids)
+    if event.tree is not None:
+        size += NODE * len(event.tree.tokens)
+    for score in (*event.logprobs, *event.prompt_logprobs):
+        size += SCORE + (ALTERNATIVE * len(score.top) if score is not None else 0)
+    return size

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Literal, cast
 
@@ -15,7 +16,9 @@ from fastapi import Request
 from app.api.admission import Admission, Lease
 from app.api.auth import KeyRing, open_paths
 from app.api.errors import ApiError, model_not_found, unavailable
+from app.api.generations import Generations
 from app.api.limits import Limits
+from app.engine.errors import EngineClosed
 from app.engine.interface import EngineInterface, EngineStatus, ModelInfo
 from app.metrics import Metrics, package_version
 from app.settings import Settings
@@ -51,7 +54,8 @@ class Service:
         self._factory = engine_factory
         self._on_load_failure = on_load_failure
         self._engine: EngineInterface | None = None
-        self._stopping = self._closing = False
+        self._stopping = self._closing = self._over = False
+        self._generations: weakref.WeakSet[Generations] = weakref.WeakSet()  # of replies that are not over
         self._lock = threading.Lock()
         # a daemon: a download or a conversion in progress must not hold up the end of the process
         self._loader = threading.Thread(target=self._load, name="racer-loader", daemon=True)
@@ -85,8 +89,35 @@ class Service:
         self.drain()
         with self._lock:
             engine, self._closing = (None, True) if self._closing else (self._engine, True)
-        if engine is not None:
-            engine.close(grace)
+        if engine is None:
+            return
+        # not by the engine: it may be in a long step, and whoever started this process may not wait for that
+        end = threading.Timer(grace, self._end_replies)
+        end.daemon = True
+        end.start()
+        engine.close(grace)
+        end.cancel()
+        self._end_replies()
+
+    def opened(self, generations: Generations) -> None:
+        """They end with an error once the time to drain is over."""
+        with self._lock:
+            self._generations.add(generations)
+            over = self._over
+        if over:
+            generations.fail(EngineClosed())
+
+    def cut_off(self) -> None:
+        """A connection was, because its client took nothing of what waited for it."""
+        logger.info("a client took nothing for %g seconds and was cut off", self.settings.unread_timeout)
+        self.metrics.unread_reply("time")
+
+    def _end_replies(self) -> None:
+        with self._lock:
+            self._over = True
+            left = list(self._generations)
+        for generations in left:
+            generations.fail(EngineClosed())
 
     def _load(self) -> None:
         try:

@@ -137,6 +137,12 @@ class Metrics:
         )
         self._refused = self._counter("queue_refusals", "Requests answered 429, because the queue was full or the key busy")
         self._key_refused = self._counter("key_refusals", "Requests answered 429 because their API key had its share at work")
+        self._unread = self._counters(
+            "unread_replies",
+            "Replies given up because their client did not read them: too many bytes waited, or for too long a time",
+            "cause",
+            labels.UNREAD_CAUSES,
+        )
         family = Counter("racer_http_requests", "HTTP replies", ["route", "status"], registry=self.registry)
         self._http = {
             (route, status): family.labels(route, status)
@@ -164,6 +170,10 @@ class Metrics:
     @never_raises
     def key_refused(self) -> None:
         self._key_refused.inc()
+
+    @never_raises
+    def unread_reply(self, cause: Literal["bytes", "time"]) -> None:
+        self._unread[cause].inc()
 
     @never_raises
     def request_stats(self, stats: SpeculationStats) -> None:

@@ -14,6 +14,8 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from app.api.service import Service
+from app.connections import watched_protocol
 from app.engine.interface import EngineInterface
 from app.main import create_app
 from app.settings import Settings
@@ -43,19 +45,24 @@ def client_of(factory: Callable[[], EngineInterface], *, wait: bool = True, **ch
 
 
 @contextmanager
-def served(engine: EngineInterface, **changes: Any) -> Iterator[str]:
+def served(engine: EngineInterface, *, send_buffer: int | None = None, **changes: Any) -> Iterator[str]:
     """The base URL of a real server with this engine."""
     app = create_app(new_settings(**changes), lambda: engine)
-    with serving(app) as url:
+    with serving(app, send_buffer) as url:
         wait_until(lambda: app.state.service.status() is not None)
         yield url
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
+def serving(app: FastAPI, send_buffer: int | None = None) -> Iterator[str]:
+    """send_buffer: bytes that the kernel keeps of what a client has not taken."""
     listener = socket.socket()
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # inherited by what is accepted
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+    service: Service = app.state.service
+    protocol = watched_protocol(service.settings.unread_timeout, service.cut_off)
+    server = uvicorn.Server(uvicorn.Config(app, http=protocol, log_level="critical", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     wait_until(lambda: server.started)

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from app.api.service import Service
+from app.engine.errors import EngineClosed, QueueFull
 from tests.api.support import served
 from tests.synthetic import SyntheticEngine
 
@@ -41,6 +42,40 @@ def test_chat(api: openai.OpenAI) -> None:
     joined = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
     assert joined == whole.choices[0].message.content
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["stop"]
+
+
+@pytest.mark.parametrize(
+    ("engine_options", "settings", "error"),
+    [
+        ({"fail_at_step": 2}, {}, openai.InternalServerError),
+        ({"manual": True}, {"request_timeout": 0.1}, openai.InternalServerError),
+    ],
+    ids=["500", "504"],
+)
+def test_what_would_run_again_to_the_same_end_is_not_retried(
+    engine_options: dict[str, Any], settings: dict[str, Any], error: type[Exception]
+) -> None:
+    engine = SyntheticEngine(**engine_options)
+    with served(engine, **settings) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=2) as api:
+        with pytest.raises(error):
+            api.chat.completions.create(model="synthetic", messages=MESSAGES)
+        assert len(engine.requests) == 1
+
+
+def test_what_may_go_better_is_retried(engine: SyntheticEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full queue, and a server that stops: another one may answer."""
+    submit, refusals = engine.submit, [QueueFull(0), EngineClosed()]
+
+    def refuse_first(*arguments: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return submit(*arguments)
+
+    monkeypatch.setattr(engine, "submit", refuse_first)
+    monkeypatch.setattr("app.api.errors.RETRY_AFTER", 0)
+    with served(engine) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=2) as api:
+        assert api.chat.completions.create(model="synthetic", messages=MESSAGES).choices
+        assert not refusals
 
 
 def test_the_answer_can_be_sent_back(api: openai.OpenAI) -> None:

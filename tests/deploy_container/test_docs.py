@@ -13,7 +13,7 @@ from app.metrics import Metrics
 from app.settings import ENV_PREFIX
 from tests.deploy_container import dockerfile
 from tests.deploy_container.dockerfile import ROOT
-from tests.deploy_container.test_files import FLUSH, SETTINGS
+from tests.deploy_container.test_files import FLUSH, SETTINGS, manifest, seconds
 
 TEXT = (ROOT / "docs/deployment.md").read_text()
 FILES = sorted(
@@ -80,3 +80,19 @@ def test_the_systemd_unit() -> None:
     assert environment["RACER_CACHE_DIR"] == unit["WorkingDirectory"] == str(cache)
     assert dockerfile.environment(dockerfile.read()["final"], "")["RACER_CACHE_DIR"] == str(cache)
     assert unit["ExecStart"].split()[1:] == ["serve"]
+
+
+def test_the_times_of_those_who_stop_it(compose: dict[str, Any]) -> None:
+    rows = {line.split("|")[1].strip(): line for line in TEXT.splitlines() if line.startswith("| ")}
+    service = compose["services"]["racer-csd"]
+    unit = (ROOT / "deploy/systemd/racer-csd.service").read_text()
+    pod = manifest("deployment")["spec"]["template"]["spec"]
+    grace = manifest("configmap")["data"]["RACER_SHUTDOWN_GRACE"]
+    stop, own = re.findall(r"(?:TimeoutStopSec|RACER_SHUTDOWN_GRACE)=(\d+)", unit)[::-1]
+    assert (
+        f"{int(seconds(service['stop_grace_period']))} s, grace {service['environment']['RACER_SHUTDOWN_GRACE']} "
+        in rows["compose"]
+    )
+    assert f"{pod['terminationGracePeriodSeconds']} s, grace {grace}, " in rows["Kubernetes"]
+    assert f"{stop} s, grace {own} " in rows["systemd"]
+    assert f"longer than\n`RACER_SHUTDOWN_GRACE` by {FLUSH:g} seconds" in TEXT
