@@ -4,6 +4,7 @@ temporary directory, else nowhere."""
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import os
 import stat
@@ -12,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numba
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import Cache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 logger = logging.getLogger(__name__)
+
+USERS = ("racer", "csd", "app")  # packages whose compiled functions call those of this one
 
 
 def prepare(package: Path) -> None:
@@ -25,6 +28,7 @@ def prepare(package: Path) -> None:
     then refuses to define a cached function at all.
     """
     _tolerate_damage()
+    _notice_changes(package)
     if os.environ.get("NUMBA_CACHE_DIR") or _writable(package / "__pycache__"):
         return
     directory = find_directory(os.environ)
@@ -42,6 +46,30 @@ def _tolerate_damage() -> None:
     _guard("_load_index", dict, "compiling again")
     _guard("load", lambda: None, "compiling again")
     _guard("save", lambda: None, "the next start compiles again")
+
+
+def _notice_changes(package: Path) -> None:
+    """Compile again after a change to any file of the package.
+
+    numba looks at the file of the function alone. The functions it calls are compiled into it, so after an upgrade in place
+    half of the code would be the old one and index the arrays of the new one.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(package.glob("*.py")):
+        digest.update(path.read_bytes())
+    stamp = digest.hexdigest()
+    original = Cache.__init__
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def stamped(self: Cache, function: Callable[..., object]) -> None:
+        original(self, function)
+        if function.__module__.partition(".")[0] in USERS:
+            kept = self._cache_file
+            kept._source_stamp = (kept._source_stamp, stamp)
+
+    setattr(Cache, "__init__", stamped)  # noqa: B010 - a library's method
 
 
 def _guard(name: str, instead: Callable[[], object], consequence: str) -> None:

@@ -108,3 +108,22 @@ def test_damage_to_a_compiled_function_means_compiling_it_again(
         assert healed(3) == 9
         assert sum(healed.stats.cache_hits.values()) == 1
         assert not caplog.records
+
+
+def test_a_change_to_another_file_of_the_package_compiles_again(tmp_path: Path) -> None:
+    """What a compiled function calls is compiled into it."""
+    package = tmp_path / "racer"
+    package.mkdir()
+    shutil.copy(Path(racer.__file__), package)
+    shutil.copy(Path(racer.__file__).with_name("cache.py"), package)
+    (package / "caller.py").write_text(
+        "from numba import njit\nfrom racer.called import value\n@njit(cache=True)\ndef outer():\n    return value()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    command = [sys.executable, "-c", "from racer.caller import outer; print(outer(), sum(outer.stats.cache_hits.values()))"]
+    said = []
+    for value in (1, 1, 2):
+        (package / "called.py").write_text(f"from numba import njit\n@njit(cache=True)\ndef value():\n    return {value}\n")
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120.0, check=True)
+        said.append(done.stdout.split())
+    assert said == [["1", "0"], ["1", "1"], ["2", "0"]]
