@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from anyio import to_thread
 from fastapi import Request
@@ -21,6 +21,7 @@ from app.api.validation import validate
 Model = TypeVar("Model", bound=RequestModel)
 
 INLINE_BYTES = 16 * 1024  # a body up to here is parsed faster than a thread is woken
+MAX_PATH = 12  # parts of a path in an error
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -101,26 +102,46 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _refuse_lone_surrogates(data: dict[str, Any]) -> None:
     """A half of a UTF-16 pair, written as an escape, is not text: it could be neither tokenised nor sent back."""
-    stack: list[tuple[str, Any]] = [("", data)]
+    stack: list[tuple[_Place, Any]] = [(_Place(), data)]
     while stack:
-        path, value = stack.pop()
+        place, value = stack.pop()
         if isinstance(value, str):
             if not _is_text(value):
-                raise bad_value("A string holds a lone surrogate, which is not a character.", path or None)
+                raise bad_value("A string holds a lone surrogate, which is not a character.", place.path())
         elif isinstance(value, list):
-            stack.extend((f"{path}.{index}", item) for index, item in enumerate(value))
+            held = ((index, item) for index, item in enumerate(value) if isinstance(item, str | list | dict))
+            stack.extend((_Place(str(index), place), item) for index, item in held)
         elif isinstance(value, dict):
             if not all(map(_is_text, value)):
-                raise bad_value("The name of a field holds a lone surrogate, which is not a character.", path or None)
-            stack.extend((_below(path, key), item) for key, item in value.items())
+                raise bad_value("The name of a field holds a lone surrogate, which is not a character.", place.path())
+            members = ((key, item) for key, item in value.items() if isinstance(item, str | list | dict))
+            stack.extend((_Place(key, place), item) for key, item in members)
+
+
+class _Place(NamedTuple):
+    """Where a value stands. The path is written when it is wanted: written for every value it would cost depth times size."""
+
+    name: str = ""
+    above: _Place | None = None
+
+    def path(self) -> str | None:
+        """Dotted, up to MAX_PATH parts. A name that does not look like a field's is the user's text and stays out."""
+        names = []
+        place: _Place | None = self
+        while place is not None:
+            names.append(place.name)
+            place = place.above
+        parts = [
+            name for name in reversed(names) if len(name) <= 40 and name.isascii() and (name.isidentifier() or name.isdigit())
+        ]
+        return ".".join(parts[:MAX_PATH]) or None
 
 
 def _is_text(value: str) -> bool:
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _below(path: str, key: str) -> str:
-    """The path of a member; a name that does not look like a field's is the user's text and stays out of messages."""
-    if len(key) > 40 or not key.isascii() or not key.isidentifier():
-        return path
-    return f"{path}.{key}" if path else key
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -17,7 +17,8 @@ from app.settings import Settings
 MAX_MESSAGES = 4096
 MAX_ITEMS = 100_000  # strings, lists and objects of one body
 CHARS_PER_TOKEN = 32  # text is about 4; far above it only blanks and repetitions are
-_ITEM = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]', re.DOTALL)
+# Possessive, and a string without an end counts too: whatever was matched is never looked at again.
+_ITEM = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from app.text.errors import GrammarError
 MAX_SCHEMA = 128 * 1024  # characters of JSON
 MAX_NESTING = 100  # objects and arrays inside each other
 _KEYWORD = re.compile(r"\$?[A-Za-z]{1,40}")
+MESSAGE_END = 1000  # characters of a message that are looked at, at either end
 NO_WAY_ON = "NoExtension"  # in a message of the library: the grammar goes on, and no token fits
 _BOUND = r"\w{1,40} \([\d.e+-]{1,30}\)"
 _COMPLEX = "is too large or too complex to follow."
@@ -43,6 +44,8 @@ _PROBLEMS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 
 def explain(message: str) -> str:
     """A sentence about the schema, for a message of the grammar library."""
+    if len(message) > 2 * MESSAGE_END:  # it quotes the schema, and its own words stand around that
+        message = f"{message[:MESSAGE_END]}\n{message[-MESSAGE_END:]}"
     for pattern, text in _PROBLEMS:
         found = re.search(pattern, message)
         if found is not None:

@@ -72,63 +72,88 @@ class CallParser:
         self._tagged = form.style == "tagged" and form.marks[0] is None
         self._names = names
         self._limit = limit
-        self._held = ""
+        self._held: list[str] = []  # pieces, joined when something is to be read: joined at each push, time would be squared
+        self._tail = ""  # the end of what is held, where a tag may have begun
         self._inside = False
         self._plain = False  # the answer began as something else than a bare call
+        self._bare = False  # it began as a bare call may
         self._calls: list[ToolCall] = []
 
     def push(self, text: str) -> str:
         """The content that is certain by now and was not returned before."""
-        self._held += text
         if not self._plain:
             # models that are told to write tags leave them out now and then, so a bare call is read in each format
-            begun = self._held.lstrip()
-            self._plain = bool(begun) and (begun[0] not in "{[" or (self._tagged and OPEN in begun))
-        return self._certain() if self._plain else ""
+            begun = "" if self._bare else text.lstrip()[:1]
+            self._bare = self._bare or (begun != "" and begun in "{[")
+            self._plain = (begun != "" and not self._bare) or (self._tagged and OPEN in self._tail + text)
+        if self._plain and not self._waits(text):
+            return self._read(self._taken() + text)
+        self._hold(text)
+        return ""
 
     def end(self) -> tuple[str, list[ToolCall]]:
         """The rest of the content, and the calls in the order they were made."""
-        calls = None if self._plain else _calls_in(self._held, self._names)
-        shown = self._certain() if calls is None else ""
+        text = self._taken()
+        calls = None if self._plain else _calls_in(text, self._names)
+        shown = ""
+        if calls is None:
+            shown = self._read(text)
+            text = self._taken()
         if self._inside:  # a model may end its answer instead of closing the last tag
-            calls = _calls_in(self._held.removeprefix(OPEN), self._names)
-        rest = self._held if calls is None else ""
+            calls = _calls_in(text.removeprefix(OPEN), self._names)
+        rest = text if calls is None else ""
         self._calls += calls or []
         if self._calls and not rest.strip():
             rest = ""
-        self._held = ""
         return shown + rest, self._calls[: self._limit]
 
-    def _certain(self) -> str:
-        if self._tagged:
-            return self._push_tagged()
-        text, self._held = self._held, ""
+    def _hold(self, text: str) -> None:
+        self._held.append(text)
+        self._tail = (self._tail + text)[1 - len(CLOSE) :]
+
+    def _taken(self) -> str:
+        text = "".join(self._held)
+        self._held.clear()
+        self._tail = ""
         return text
 
-    def _push_tagged(self) -> str:
+    def _waits(self, text: str) -> bool:
+        """Whether more of what is held already is all that a text brings."""
+        if self._inside:
+            return CLOSE not in self._tail + text
+        return self._tagged and text.isspace() and self._tail.isspace()
+
+    def _read(self, text: str) -> str:
+        """The content that is certain; the rest is held."""
+        if not self._tagged:
+            return text
         shown: list[str] = []
+        place = 0
         while True:
             if self._inside:
-                end = self._held.find(CLOSE)
+                end = text.find(CLOSE, place)
                 if end < 0:
-                    return "".join(shown)
-                whole, self._held = self._held[: end + len(CLOSE)], self._held[end + len(CLOSE) :]
+                    break
+                whole = text[place : end + len(CLOSE)]
+                place = end + len(CLOSE)
                 self._inside = False
                 calls = _calls_in(whole[len(OPEN) : -len(CLOSE)], self._names)
                 if calls is None:
                     shown.append(whole)
                 self._calls += calls or []
                 continue
-            start = self._held.find(OPEN)
-            keep = start if start >= 0 else len(self._held) - _held_back(self._held)
-            text = self._held[:keep]
-            self._held = self._held[keep:]
+            start = text.find(OPEN, place)
             self._inside = start >= 0
+            keep = start if self._inside else len(text) - _held_back(text[place:])
+            part = text[place:keep]
+            place = keep
             if self._inside:
-                text = text.rstrip()  # the line breaks around a call are no content
-            shown.append(text.lstrip() if self._calls else text)
+                part = part.rstrip()  # the line breaks around a call are no content
+            shown.append(part.lstrip() if self._calls else part)
             if not self._inside:
-                return "".join(shown)
+                break
+        self._hold(text[place:])
+        return "".join(shown)
 
 
 def _held_back(text: str) -> int:
