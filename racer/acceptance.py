@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from racer.tree import Float32Array
+from racer.tree import Float32Array, Float64Array
 
 MATCH_CLASSES = 6  # match length 1, 2, 3, 4, 5 to 6, 7 and more
 SHARE_CLASSES = 4
@@ -25,7 +25,7 @@ TRIALS = 1
 
 CELL_PRIOR = 6.0  # trials that the two classes taken alone are worth in a cell
 CLASS_PRIOR = 20.0  # trials that the prior of a class is worth
-MEMORY = 20_000.0  # trials after which a cell forgets half, so that it follows the traffic
+MEMORY = 20_000.0  # trials after which a cell or a class forgets half, so that it follows the traffic
 
 
 @njit(nogil=True, cache=True)
@@ -50,7 +50,7 @@ def copy_class(kind: int, probability: float) -> int:
 
 
 @njit(nogil=True, cache=True)
-def refresh(counts: Float32Array, alone: Float32Array, table: Float32Array, retrieval: int, copy: int) -> None:
+def refresh(counts: Float64Array, alone: Float64Array, table: Float32Array, retrieval: int, copy: int) -> None:
     """Recompute the estimate of one cell."""
     first = alone[0, retrieval, HITS] / alone[0, retrieval, TRIALS]
     second = alone[1, copy, HITS] / alone[1, copy, TRIALS]
@@ -66,19 +66,23 @@ def refresh(counts: Float32Array, alone: Float32Array, table: Float32Array, retr
 
 
 @njit(nogil=True, cache=True)
-def count(counts: Float32Array, alone: Float32Array, table: Float32Array, retrieval: int, copy: int, hit: bool) -> None:
+def _tally(cell: Float64Array, hit: bool) -> None:
+    """Count one trial in (hits, trials)."""
+    if cell[TRIALS] >= MEMORY:
+        cell[HITS] *= 0.5
+        cell[TRIALS] *= 0.5
+    cell[HITS] += 1.0 if hit else 0.0
+    cell[TRIALS] += 1.0
+
+
+@njit(nogil=True, cache=True)
+def count(counts: Float64Array, alone: Float64Array, table: Float32Array, retrieval: int, copy: int, hit: bool) -> None:
     """Take in what became of one candidate."""
-    kept = 1.0 if hit else 0.0
-    if counts[retrieval, copy, TRIALS] >= MEMORY:
-        counts[retrieval, copy, HITS] *= 0.5
-        counts[retrieval, copy, TRIALS] *= 0.5
-    counts[retrieval, copy, HITS] += kept
-    counts[retrieval, copy, TRIALS] += 1.0
-    if copy == 0 or retrieval == 0:
-        kind = 0 if copy == 0 else 1
-        which = retrieval if copy == 0 else copy
-        alone[kind, which, HITS] += kept
-        alone[kind, which, TRIALS] += 1.0
+    _tally(counts[retrieval, copy], hit)
+    if copy == 0:
+        _tally(alone[0, retrieval], hit)
+    elif retrieval == 0:
+        _tally(alone[1, copy], hit)
     refresh(counts, alone, table, retrieval, copy)
 
 
@@ -103,18 +107,18 @@ class Acceptance:
     """
 
     def __init__(self) -> None:
-        self.counts: Float32Array = np.zeros((RETRIEVAL_CLASSES, COPY_CLASSES, 2), np.float32)
-        self.alone: Float32Array = np.zeros((2, max(RETRIEVAL_CLASSES, COPY_CLASSES), 2), np.float32)
+        self.counts: Float64Array = np.zeros((RETRIEVAL_CLASSES, COPY_CLASSES, 2), np.float64)
+        self.alone: Float64Array = np.zeros((2, max(RETRIEVAL_CLASSES, COPY_CLASSES), 2), np.float64)
         self.table: Float32Array = np.zeros((RETRIEVAL_CLASSES, COPY_CLASSES), np.float32)
         self._start()
 
     def _start(self) -> None:
         """Priors: what SmolLM2-135M did on a development half of Spec-Bench, where one source alone proposed a token."""
         self.alone[:, :, TRIALS] = CLASS_PRIOR
-        self.alone[0, 1 : 1 + MATCH_CLASSES * SHARE_CLASSES, HITS] = CLASS_PRIOR * np.asarray(MATCHED, np.float32).ravel()
+        self.alone[0, 1 : 1 + MATCH_CLASSES * SHARE_CLASSES, HITS] = CLASS_PRIOR * np.asarray(MATCHED).ravel()
         for kind in range(ROW_KINDS):
             first = 1 + kind * PROBABILITY_CLASSES
-            likely = np.asarray(BY_TWO_TOKENS if kind < 2 else BY_ONE_TOKEN, np.float32)
+            likely = np.asarray(BY_TWO_TOKENS if kind < 2 else BY_ONE_TOKEN)
             self.alone[1, first : first + PROBABILITY_CLASSES, HITS] = CLASS_PRIOR * likely
         for retrieval in range(RETRIEVAL_CLASSES):
             for copy in range(COPY_CLASSES):

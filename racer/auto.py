@@ -12,6 +12,7 @@ from racer.auto_tree import COLUMNS, DEPTH, HEAP_COLUMNS, MOST, PARENT, SOURCE, 
 from racer.automaton import NgramAutomaton, as_tokens
 from racer.copy_logits import CopyLogitTable
 from racer.drafter import DrafterState, RacerConfig, Tokens, _checked_root
+from racer.ends import NO_ENDS, Ends
 from racer.tree import DraftTree, Float32Array, Int32Array, Int64Array
 
 SESSION_PRIOR = 8.0  # expected hits that a session's own record must outweigh
@@ -48,7 +49,7 @@ class AutoDrafter:
         shared = shared or Shared()
         self.acceptance = shared.acceptance
         self._prior = (shared.prior_ids, shared.prior_probs)
-        self.automaton = NgramAutomaton(config.ngram, config.automaton_nodes)
+        self.automaton = NgramAutomaton(config.ngram, config.nodes)
         self.rows = CopyLogitTable(config.breadth, config.table_rows, warm.rows if warm else None)
         self.pairs = CopyLogitTable(config.breadth, config.table_rows, warm.pairs if warm else None)
         self._warm = warm or WarmLayer(config.breadth, 1)
@@ -85,7 +86,7 @@ class AutoDrafter:
             known = previous >= 0
             self.pairs.write_pairs(previous[known], tokens[known], top_ids[known], top_probs[known])
 
-    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
         """The best tree; candidates that are accepted with a probability below `floor` are left out."""
         root = _checked_root(self._root)
         self._proposed = 0
@@ -98,7 +99,7 @@ class AutoDrafter:
         count = grow(
             *((automaton.nodes, automaton.keys, automaton.values), self._layers(), self._prior),
             *(self.acceptance.table, self._scale(), self._tree, self._chances, self._heap, self._heap_keys, self._found),
-            *(int(automaton.cursors[deepest]), self._previous, root, budget, max_depth, floor),
+            *(int(automaton.cursors[deepest]), self._previous, root, budget, max_depth, floor, ends),
         )
         self._proposed = count
         tree = self._tree[:count]

@@ -14,8 +14,9 @@ from numba import njit
 
 from racer import automaton as trie
 from racer.acceptance import copy_class, count, retrieval_class
+from racer.ends import Ends, is_end, may_stand
 from racer.hashing import find
-from racer.tree import Float32Array, Int32Array, Int64Array, Source
+from racer.tree import Float32Array, Float64Array, Int32Array, Int64Array, Source
 
 # Columns of tree, int64[budget, COLUMNS].
 TOKEN = 0
@@ -218,13 +219,15 @@ def grow(
     budget: int,
     max_depth: int,
     floor: float,
+    ends: Ends,
 ) -> int:
     """Grow the best tree of at most `budget` nodes below the root token; returns the number of nodes.
 
     trie_arrays: nodes, keys and values of the automaton. layers: keys, values, ids and probabilities of the rows by two tokens
     (session, warm) and by one (session, warm). prior: ids and probabilities [n, k] of the tokens below n. state: automaton node
     of the context. previous: the token before the root, or -1. chances[i]: estimated probability that node i is accepted.
-    Candidates below `floor` are left out. scale float32 [2]: the session's own correction for retrieved and copied candidates.
+    Candidates below `floor` are left out, and so is what stands below one of `ends`. scale float32 [2]: the session's own
+    correction for retrieved and copied candidates.
     """
     tree[0, :] = 0
     tree[0, TOKEN] = token
@@ -237,14 +240,14 @@ def grow(
     made = 1
     node = 0
     while True:
-        if tree[node, DEPTH] < max_depth:
+        if tree[node, DEPTH] < max_depth and (node == 0 or not is_end(ends, int(tree[node, TOKEN]))):
             before = previous if node == 0 else int(tree[tree[node, PARENT], TOKEN])
             many = _candidates(trie_arrays, layers, prior, int(tree[node, STATE]), before, int(tree[node, TOKEN]), found)
             for index in range(many):
                 retrieval = int(found[index, 1])
                 chance = table[retrieval, found[index, 2]] * (scale[0] if retrieval > 0 else scale[1])
                 chance = chances[node] * min(chance, 0.995)
-                if chance >= floor:
+                if chance >= floor and may_stand(ends, int(found[index, 0]), int(tree[node, DEPTH]) + 1):
                     serial += 1
                     size += 1
                     heap[size, OWNER] = node
@@ -285,8 +288,8 @@ def judge(
     size: int,
     path: Int64Array,
     truth: int,
-    counts: Float32Array,
-    alone: Float32Array,
+    counts: Float64Array,
+    alone: Float64Array,
     table: Float32Array,
     record: Float32Array,
 ) -> None:

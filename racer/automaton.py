@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from racer.hashing import delete, find, insert, make_hash
+from racer.hashing import copy_entries, delete, find, insert, make_hash
 from racer.lru import make_links, oldest, push_newest, touch, unlink
 from racer.tree import Int32Array, Int64Array
 
@@ -44,6 +44,7 @@ USED = 0
 LENGTH = 1  # tokens seen
 EVICTIONS = 2
 
+FIRST_NODES = 1024  # allocated at first; enough for n-grams of any length allowed
 MAX_TOKEN = 2**31
 MAX_NGRAM = 62  # each token touches n(n+1)/2 nodes
 
@@ -113,16 +114,26 @@ def append(
     cursors: Int32Array,
     meta: Int64Array,
     tokens: Int64Array,
+    first: int,
+    capacity: int,
 ) -> int:
-    """Feed tokens int64[m] one by one. Returns -1, or the index of the first token out of range, and then feeds none."""
-    for index in range(tokens.size):
-        if tokens[index] < 0 or tokens[index] >= MAX_TOKEN:
-            return index
+    """Feed tokens int64[m] from index `first` on. Returns the index of the first token that was not fed, m if all were.
+
+    It stops where the rows of nodes may not do for the next token and, being fewer than `capacity`, may grow. Where a token is
+    out of range, none is fed, and -1 - index is returned.
+    """
     longest = cursors.size - 1
-    for index in range(tokens.size):
+    rows = nodes.shape[0] - 1
+    if first == 0:
+        for index in range(tokens.size):
+            if tokens[index] < 0 or tokens[index] >= MAX_TOKEN:
+                return -1 - index
+    for index in range(first, tokens.size):
         token = int(tokens[index])
         position = int(meta[LENGTH])
         deepest = min(longest, position + 1)
+        if rows < capacity and meta[USED] + deepest > rows:
+            return index
         parent = 0  # cursor of depth d-1 as it was before this token
         shorter = 0  # cursor of depth d-1 as it is now: the failure target of depth d
         for depth in range(1, deepest + 1):
@@ -142,7 +153,7 @@ def append(
             while node != 0:
                 touch(links, node)
                 node = int(nodes[node, PARENT])
-    return -1
+    return int(tokens.size)
 
 
 def least_capacity(n: int) -> int:
@@ -159,9 +170,9 @@ def as_tokens(tokens: npt.ArrayLike) -> Int64Array:
 class NgramAutomaton:
     """All k-grams, k <= n, of the tokens appended, in at most `capacity` nodes besides the root.
 
-    State: nodes int32[capacity + 1, COLUMNS], links (recency), keys and values (the hash `node << 32 | token` -> child),
-    cursors int32[n + 1] (cursors[d] is the node of the latest d tokens, 0 while there are fewer) and meta. 0.9 MB at 10,000
-    nodes.
+    State: nodes int32[rows + 1, COLUMNS], links (recency), keys and values (the hash `node << 32 | token` -> child), cursors
+    int32[n + 1] (cursors[d] is the node of the latest d tokens, 0 while there are fewer) and meta. Rows are allocated as they
+    are needed, by doubling up to the capacity; 0.9 MB at 10,000.
     """
 
     def __init__(self, n: int = 10, capacity: int = 10_000) -> None:
@@ -171,18 +182,35 @@ class NgramAutomaton:
             raise ValueError(f"{n}-grams need a capacity of at least {least_capacity(n)} nodes, got {capacity}")
         self.n = n
         self.capacity = capacity
-        self.nodes: Int32Array = np.zeros((capacity + 1, COLUMNS), np.int32)
-        self.links = make_links(capacity)
-        self.keys, self.values = make_hash(capacity)
+        self._allocate(min(capacity, FIRST_NODES))
         self.cursors: Int32Array = np.zeros(n + 1, np.int32)
         self.meta: Int64Array = np.zeros(3, np.int64)
 
     def append(self, tokens: npt.NDArray[np.integer] | Sequence[int]) -> None:
         """Feed tokens [m], ids in [0, 2**31), in order. Raises ValueError, and changes nothing, when one is out of range."""
         flat = as_tokens(tokens)
-        bad = append(self.nodes, self.links, self.keys, self.values, self.cursors, self.meta, flat)
-        if bad >= 0:
-            raise ValueError(f"token ids must be in [0, 2**31), got {flat[bad]} at index {bad}")
+        fed = self._feed(flat, 0)
+        if fed < 0:
+            raise ValueError(f"token ids must be in [0, 2**31), got {flat[-1 - fed]} at index {-1 - fed}")
+        while fed < flat.size:
+            self._grow()
+            fed = self._feed(flat, fed)
+
+    def _feed(self, tokens: Int64Array, first: int) -> int:
+        arrays = (self.nodes, self.links, self.keys, self.values, self.cursors, self.meta)
+        return int(append(*arrays, tokens, first, self.capacity))
+
+    def _allocate(self, rows: int) -> None:
+        self.nodes: Int32Array = np.zeros((rows + 1, COLUMNS), np.int32)
+        self.links = make_links(rows)
+        self.keys, self.values = make_hash(rows)
+
+    def _grow(self) -> None:
+        nodes, links, keys, values = self.nodes, self.links, self.keys, self.values
+        self._allocate(min(2 * (len(nodes) - 1), self.capacity))
+        self.nodes[: len(nodes)] = nodes
+        self.links[: len(links)] = links
+        copy_entries(keys, values, self.keys, self.values)
 
     def __len__(self) -> int:
         """Nodes in use, the root not counted."""
@@ -198,6 +226,6 @@ class NgramAutomaton:
 
     @property
     def nbytes(self) -> int:
-        """Size of the state in bytes; it does not grow."""
+        """Size of the state in bytes."""
         arrays = (self.nodes, self.links, self.keys, self.values, self.cursors, self.meta)
         return sum(array.nbytes for array in arrays)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from numba import njit
 
 from racer import workspace as ws
+from racer.ends import Ends, is_end, may_stand
 from racer.hashing import find
 from racer.tree import Float32Array, Int32Array, Int64Array, Source
 from racer.workspace import child_of, graft
@@ -23,6 +24,7 @@ def fill(
     count: int,
     budget: int,
     max_depth: int,
+    ends: Ends,
     keys: Int64Array,
     values: Int32Array,
     ids: Int32Array,
@@ -35,7 +37,8 @@ def fill(
     """Fill a tree of `count` nodes up to `budget` and return the number of nodes.
 
     A node that stands there already takes no slot and keeps its source; the search goes on below it. Only nodes that the
-    copy-logit tree reaches are expanded. A token without a row, in the session layer and in the base, is a leaf.
+    copy-logit tree reaches are expanded. A token without a row, in the session layer and in the base, is a leaf, and
+    so is one that ends the answer.
     """
     breadth = ids.shape[1]
     tree[0, ws.BREADTH] = breadth
@@ -48,6 +51,8 @@ def fill(
         if tree[node, ws.DEPTH] >= max_depth:
             break  # breadth-first: all that follow are as deep
         token = int(tree[node, ws.TOKEN])
+        if node != 0 and is_end(ends, token):
+            continue
         row = find(keys, values, token)
         successors = ids
         likelihoods = probs
@@ -63,6 +68,8 @@ def fill(
             token = int(successors[row, rank])
             if token < 0:
                 break
+            if not may_stand(ends, token, int(tree[node, ws.DEPTH]) + 1):
+                continue
             confidence = max(float(weights[node, ws.COPY_CONFIDENCE]) * float(likelihoods[row, rank]), ws.TINY)
             child = child_of(tree, node, token)
             if child == 0:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from racer.automaton import MAX_NGRAM, MAX_TOKEN, NgramAutomaton, as_tokens, least_capacity
 from racer.copy_logits import CopyLogitTable
 from racer.copy_tree import fill
+from racer.ends import NO_ENDS, Ends
 from racer.retrieval import LOW16, retrieve
 from racer.tree import DraftTree
 from racer.workspace import Workspace
@@ -19,6 +20,8 @@ from racer.workspace import Workspace
 Tokens = npt.NDArray[np.integer] | Sequence[int]
 Policy = Literal["auto", "paper", "retrieval", "copy_logit", "last_logit", "half", "fallback", "pld", "recycling"]
 MAX_BREADTH = 10
+PAPER_NODES = 10_000
+CONTEXT = 32_768  # tokens, where nobody says how long texts may get
 
 
 class DrafterState(NamedTuple):
@@ -57,10 +60,11 @@ class Drafter(Protocol):
         previous [n]: the token before each, negative where there is none.
         """
 
-    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
         """A tree below the last observed token: at most `budget` nodes, root included, and at most `max_depth` deep.
 
-        A drafter that estimates acceptance leaves out what it finds less likely than `floor`.
+        A drafter that estimates acceptance leaves out what it finds less likely than `floor`. ends: the tokens that end the
+        answer; a node that carries one has no children.
         """
 
     def judge(self, verified: int, path: Sequence[int], truth: int) -> None:
@@ -69,16 +73,20 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RacerConfig:
-    """Settings of the RACER drafter; sizes are the paper's.
+    """Settings of the RACER drafter; sizes are the paper's where nothing else is said.
 
     policy: `auto` ranks the candidates of all sources by learnt acceptance. `paper` is retrieval first, then copy-logit in the
-    slots left. Ablations of it: `retrieval` or `copy_logit` alone, `half` (half of the slots for each, and what one
-    leaves over stays empty), `fallback` (copy-logit only when retrieval finds nothing), `last_logit` (the row that chose the root in place of the
-    copy-logit row). Peers: `pld` and `recycling`. See racer.factory.
+    slots left. Ablations of it: `retrieval` or `copy_logit` alone, `half` (half of the slots for each; what one leaves over
+    stays empty), `fallback` (copy-logit only when retrieval finds nothing), `last_logit` (the row that chose the root in place
+    of the copy-logit row). Peers: `pld` and `recycling`. See racer.factory.
+
+    automaton_nodes: of a session's n-grams; without it the paper's 10,000, under `auto` as many as a text of `context` tokens
+    can need, so that nothing in it is forgotten. They are allocated as the text grows.
     """
 
     ngram: int = 10
-    automaton_nodes: int = 10_000
+    automaton_nodes: int | None = None
+    context: int | None = None
     min_match: int = 2
     breadth: int = 8
     table_rows: int = 32_768
@@ -90,14 +98,25 @@ class RacerConfig:
         if not 1 <= self.ngram <= MAX_NGRAM:
             raise ValueError(f"ngram must be between 1 and {MAX_NGRAM}, got {self.ngram}")
         least = least_capacity(self.ngram)
-        if self.automaton_nodes < least:
+        if self.automaton_nodes is not None and self.automaton_nodes < least:
             raise ValueError(
                 f"automaton_nodes must be at least {least} for an ngram of {self.ngram}, got {self.automaton_nodes}"
             )
+        if self.context is not None and self.context < 1:
+            raise ValueError(f"context must be at least 1 token, got {self.context}")
         if not 1 <= self.min_match <= self.ngram:
             raise ValueError(f"min_match must be between 1 and ngram ({self.ngram}), got {self.min_match}")
         if not 1 <= self.breadth <= MAX_BREADTH:
             raise ValueError(f"breadth must be between 1 and {MAX_BREADTH}, got {self.breadth}")
+
+    @property
+    def nodes(self) -> int:
+        """Automaton nodes that a session may have."""
+        if self.automaton_nodes is not None:
+            return self.automaton_nodes
+        if self.policy != "auto":
+            return PAPER_NODES
+        return min(max(least_capacity(self.ngram), self.ngram * (self.context or CONTEXT)), MAX_TOKEN - 1)
 
 
 class NullDrafter:
@@ -123,7 +142,7 @@ class NullDrafter:
     ) -> None:
         pass
 
-    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
         return DraftTree.root_only(_checked_root(self._root))
 
     def judge(self, verified: int, path: Sequence[int], truth: int) -> None:
@@ -141,7 +160,7 @@ class RacerDrafter:
 
     def __init__(self, config: RacerConfig | None = None, base: CopyLogitTable | None = None) -> None:
         self.config = config or RacerConfig()
-        self.automaton = NgramAutomaton(self.config.ngram, self.config.automaton_nodes)
+        self.automaton = NgramAutomaton(self.config.ngram, self.config.nodes)
         self.table = CopyLogitTable(self.config.breadth, self.config.table_rows, base)
         self._base = base if base is not None else CopyLogitTable(self.config.breadth, 1)
         self._workspace = Workspace(self.config.ngram)
@@ -170,7 +189,7 @@ class RacerDrafter:
     def judge(self, verified: int, path: Sequence[int], truth: int) -> None:
         pass
 
-    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
         """The merged tree (RACER, section 3). Raises ValueError when no token has been observed."""
         root = _checked_root(self._root)
         budget = min(budget, LOW16)
@@ -189,13 +208,14 @@ class RacerDrafter:
             self._retrieval_budget(budget),
             max_depth,
             self.config.min_match,
+            ends,
         )
         if self._wants_copy_logits(count):
             table, base = self._rows(root), self._base
             layers = (table.keys, table.values, table.ids, table.probs, base.keys, base.values, base.ids, base.probs)
             if self.config.policy == "half":
                 budget = min(budget, count + budget // 2)
-            count = fill(space.tree, space.weights, count, budget, max_depth, *layers)
+            count = fill(space.tree, space.weights, count, budget, max_depth, ends, *layers)
         return space.harvest(count)
 
     def _rows(self, root: int) -> CopyLogitTable:

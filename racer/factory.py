@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 
 from racer.auto import AutoDrafter, Shared, WarmLayer
+from racer.automaton import FIRST_NODES, NgramAutomaton
 from racer.drafter import Drafter, Policy, RacerConfig, RacerDrafter
 from racer.pld import PldDrafter
 from racer.recycling import RecyclingDrafter
@@ -16,6 +17,7 @@ from racer.recycling import RecyclingDrafter
 def new_drafter(policy: Policy, config: RacerConfig, warm: WarmLayer | None = None, shared: Shared | None = None) -> Drafter:
     """A fresh drafter for one session. warm: rows shared with other sessions. shared: what `auto` learns
     of the target, not of texts."""
+    config = replace(config, policy=policy)
     if policy == "auto":
         return AutoDrafter(config, warm, shared)
     base = warm.rows if warm else None
@@ -23,7 +25,7 @@ def new_drafter(policy: Policy, config: RacerConfig, warm: WarmLayer | None = No
         return PldDrafter()
     if policy == "recycling":
         return RecyclingDrafter(config.breadth, config.table_rows, base)
-    return RacerDrafter(replace(config, policy=policy), base)
+    return RacerDrafter(config, base)
 
 
 def warm_up(config: RacerConfig) -> None:
@@ -37,3 +39,5 @@ def warm_up(config: RacerConfig) -> None:
         drafter.learn(tokens, ids, probs, tokens)
         tree = drafter.propose(8, 4)
         drafter.judge(len(tree), [0], 1)
+    growing = NgramAutomaton(2, 2 * FIRST_NODES)
+    growing.append(np.arange(FIRST_NODES))

@@ -54,6 +54,14 @@ def insert(keys: Int64Array, values: Int32Array, key: int, value: int) -> None:
 
 
 @njit(nogil=True, cache=True)
+def copy_entries(keys: Int64Array, values: Int32Array, new_keys: Int64Array, new_values: Int32Array) -> None:
+    """Store all entries of one hash in another that holds none of them."""
+    for slot in range(keys.size):
+        if keys[slot] != EMPTY:
+            insert(new_keys, new_values, int(keys[slot]), int(values[slot]))
+
+
+@njit(nogil=True, cache=True)
 def delete(keys: Int64Array, values: Int32Array, key: int) -> None:
     """Remove a key that is there; later entries of the same run move up, so no probe is ever cut short."""
     mask = keys.size - 1

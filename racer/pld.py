@@ -10,6 +10,7 @@ from numba import njit
 
 from racer.automaton import MAX_TOKEN, as_tokens
 from racer.drafter import DrafterState, Tokens
+from racer.ends import NO_ENDS, Ends, is_end, may_stand
 from racer.tree import DraftTree, Int64Array, Source
 
 FIRST_ROOM = 1024  # tokens
@@ -36,12 +37,23 @@ def first_match(context: Int64Array, length: int, longest: int) -> tuple[int, in
     return best_end, best_size
 
 
+@njit(nogil=True, cache=True)
+def _until_end(tokens: Int64Array, ends: Ends) -> int:
+    """How many of a chain's tokens may be drafted: up to the first that ends the answer, or before one that may not stand."""
+    for index in range(tokens.size):
+        if not may_stand(ends, int(tokens[index]), index + 1):
+            return index
+        if is_end(ends, int(tokens[index])):
+            return index + 1
+    return int(tokens.size)
+
+
 class PldDrafter:
     """Prompt lookup decoding, a peer to compare with.
 
     Of the suffixes of the context with at most max_ngram tokens, the longest that also occurs earlier is taken, and of its
     occurrences the FIRST one, as in transformers' PromptLookupCandidateGenerator. The draft is a chain of the (at most) `copy`
-    tokens behind it; it ends where the context ends. Not for use from two threads at a time.
+    tokens behind it; it ends where the context or the answer ends. Not for use from two threads at a time.
     """
 
     learns = False
@@ -77,7 +89,7 @@ class PldDrafter:
     ) -> None:
         pass
 
-    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
         """A chain of at most min(copy, budget - 1, max_depth) tokens. Raises ValueError when no token has been observed."""
         if self._length == 0:
             raise ValueError("observe at least one token before proposing")
@@ -89,6 +101,7 @@ class PldDrafter:
         if size == 0:
             return DraftTree.root_only(root)
         copied = self._context[end + 1 : min(end + 1 + room, self._length)]
+        copied = copied[: _until_end(copied, ends)]
         count = copied.size + 1
         source = np.full(count, Source.RETRIEVAL, np.uint8)
         source[0] = Source.TARGET

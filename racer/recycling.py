@@ -13,6 +13,7 @@ from racer import workspace as ws
 from racer.automaton import MAX_TOKEN
 from racer.copy_logits import CopyLogitTable
 from racer.drafter import DrafterState, Tokens
+from racer.ends import NO_ENDS, Ends, is_end, may_stand
 from racer.hashing import find
 from racer.tree import DraftTree, Float32Array, Int32Array, Int64Array, Source
 from racer.workspace import Workspace, graft, plant
@@ -54,6 +55,7 @@ def fill_template(
     ranks: Int64Array,
     places: Int64Array,
     max_depth: int,
+    ends: Ends,
     keys: Int64Array,
     values: Int32Array,
     ids: Int32Array,
@@ -63,7 +65,7 @@ def fill_template(
     base_ids: Int32Array,
     base_probs: Float32Array,
 ) -> int:
-    """Grow the tree of a template below root and return its number of nodes.
+    """Grow the tree of a template below root and return its number of nodes; what would stand below one of `ends` is left out.
 
     places int64[n] is scratch: the row of each template node, -1 where the table has no successor of that rank; nodes below
     such a one are left out.
@@ -77,6 +79,8 @@ def fill_template(
         if parent < 0 or tree[parent, ws.DEPTH] >= max_depth:
             continue
         token = int(tree[parent, ws.TOKEN])
+        if parent != 0 and is_end(ends, token):
+            continue
         row = find(keys, values, token)
         successors = ids
         likelihoods = probs
@@ -88,7 +92,7 @@ def fill_template(
             likelihoods = base_probs
         rank = int(ranks[entry])
         token = int(successors[row, rank])
-        if token < 0:
+        if token < 0 or not may_stand(ends, token, int(tree[parent, ws.DEPTH]) + 1):
             continue
         confidence = float(weights[parent, ws.CONFIDENCE]) * float(likelihoods[row, rank])
         graft(tree, weights, count, parent, token, COPY_LOGIT, confidence)
@@ -130,7 +134,7 @@ class RecyclingDrafter:
         """Write the rows top_ids [n, k] and top_probs [n, k] of tokens [n]; later rows win."""
         self.table.write(tokens, top_ids, top_probs)
 
-    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
         """The template's tree. Raises ValueError when no token has been observed."""
         if not 0 <= self._root < MAX_TOKEN:
             raise ValueError("observe at least one token before proposing")
@@ -146,6 +150,7 @@ class RecyclingDrafter:
             self._ranks[:nodes],
             self._places,
             max_depth,
+            ends,
             table.keys,
             table.values,
             table.ids,

@@ -15,6 +15,7 @@ from numba import njit
 
 from racer import automaton as trie
 from racer import workspace as ws
+from racer.ends import Ends, is_end, may_stand
 from racer.tree import Float32Array, Int32Array, Int64Array, Source
 from racer.workspace import child_of, graft, plant
 
@@ -93,15 +94,16 @@ def _push(heap: Int64Array, keep: int, major: int, minor: int, node: int) -> Non
 
 
 @njit(nogil=True, cache=True)
-def _expand(nodes: Int32Array, tree: Int64Array, heap: Int64Array, keep: int, draft: int, state: int) -> None:
+def _expand(nodes: Int32Array, tree: Int64Array, heap: Int64Array, keep: int, draft: int, state: int, ends: Ends) -> None:
     """Push the children of state as candidates below the draft node."""
     length = int(nodes[state, trie.DEPTH]) + 1
-    shallow = LOW16 - 1 - int(tree[draft, ws.DEPTH])
+    depth = int(tree[draft, ws.DEPTH]) + 1
     node = int(nodes[state, trie.CHILD])
     while node != 0:
-        major = (int(nodes[node, trie.COUNT]) << 24) | (shallow << 8) | length
-        minor = (int(nodes[node, trie.LAST]) << 16) | (LOW16 - draft)
-        _push(heap, keep, major, minor, node)
+        if may_stand(ends, int(nodes[node, trie.TOKEN]), depth):
+            major = (int(nodes[node, trie.COUNT]) << 24) | ((LOW16 - depth) << 8) | length
+            minor = (int(nodes[node, trie.LAST]) << 16) | (LOW16 - draft)
+            _push(heap, keep, major, minor, node)
         node = int(nodes[node, trie.NEXT])
 
 
@@ -116,6 +118,7 @@ def retrieve(
     budget: int,
     max_depth: int,
     min_match: int,
+    ends: Ends,
 ) -> int:
     """Plant token as the root and add the best continuations, at most `budget` nodes with the root.
 
@@ -129,7 +132,7 @@ def retrieve(
     for depth in range(cursors.size - 1, min_match - 1, -1):
         state = int(cursors[depth])
         if state != 0:
-            _expand(nodes, tree, heap, keep, 0, state)
+            _expand(nodes, tree, heap, keep, 0, state, ends)
     count = 1
     while heap[0, SIZE] > 0 and count < budget:
         row = _pop(heap)
@@ -143,6 +146,6 @@ def retrieve(
             state = int(nodes[node, trie.PARENT])
             share = max(int(nodes[node, trie.COUNT]), 1) / max(int(nodes[state, trie.COUNT]), 1)
             graft(tree, weights, draft, parent, follower, RETRIEVAL, float(weights[parent, ws.CONFIDENCE]) * share)
-        if tree[draft, ws.DEPTH] < max_depth:
-            _expand(nodes, tree, heap, keep, draft, node)
+        if tree[draft, ws.DEPTH] < max_depth and not is_end(ends, follower):
+            _expand(nodes, tree, heap, keep, draft, node, ends)
     return count

@@ -62,8 +62,14 @@ class Chain:
     missing: list[int]  # of the text, to be read before the first token can be drawn
     most: int
     rules: TokenRules | None = None  # of the session: what they forbid is not worth drafting
+    ends: frozenset[int] = frozenset()  # ids that end the answer
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last token ends the answer: nothing behind it could be kept."""
+        return bool(self.tokens) and self.tokens[-1] in self.ends
 
     @property
     def sampled(self) -> bool:
@@ -126,6 +132,7 @@ class DraftModel:
         output: Sequence[int],
         most: int,
         rules: TokenRules | None = None,
+        ends: frozenset[int] = frozenset(),
     ) -> Chain | None:
         """Bring the cache in step with the session's text and prepare a draft of at most `most` tokens below its last one.
 
@@ -156,7 +163,7 @@ class DraftModel:
         if len(missing) > self.prefill_chunk:  # catch up a chunk per step, so that no step gets long
             self.prefill(cache, missing[: self.prefill_chunk])
             return None
-        return Chain(request, seed, length, cache, missing, most, rules if self._covers(rules) else None)
+        return Chain(request, seed, length, cache, missing, most, rules if self._covers(rules) else None, ends)
 
     def advance(self, chains: Sequence[Chain]) -> None:
         """Draw one more token of each chain, in one forward."""

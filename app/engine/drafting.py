@@ -140,12 +140,14 @@ class Drafting:
             rate = model.acceptance.average(not is_greedy(session.request.sampling), cache.record)
             if not pace.pays(rivals, 1.0, rate, most, company, grows=grows):
                 return None
-        chain = model.chain(cache, session.request, session.seed, session.output, most, session.rules)
+        chain = model.chain(cache, session.request, session.seed, session.output, most, session.rules, session.ends)
         return None if chain is None else Written(chain, own, fixed, grows, rivals)
 
     @staticmethod
     def _goes_on(model: DraftModel, written: Written, pace: Pace | None, company: int) -> bool:
         chain, done = written.chain, len(written.chain.tokens)
+        if chain.ended:
+            return False
         if written.fixed or pace is None:
             return done < chain.most
         rate = model.acceptance.average(chain.sampled, chain.cache.record)
@@ -162,17 +164,22 @@ def _own_proposal(session: Session, floor: float) -> Proposal:
     own = _own_tree(session, floor)
     if session.rules is None or session.budget == 1 or _readable(session) is not None:
         return Proposal(own)
-    forced = session.rules.forced()[: min(session.budget - 1, session.max_depth)]
+    forced = up_to_end(session.rules.forced()[: min(session.budget - 1, session.max_depth)], session.ends)
     if not forced:
         return Proposal(own)
     return merge(own, forced, [FORCED] * len(forced), Source.GRAMMAR).first(session.budget)
+
+
+def up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
+    """A chain, cut behind the first token that ends the answer."""
+    return tokens[: next((place + 1 for place, token in enumerate(tokens) if token in ends), len(tokens))]
 
 
 def _own_tree(session: Session, floor: float) -> DraftTree:
     if session.budget == 1 or session.max_depth <= 0:
         return DraftTree.root_only(session.output[-1])
     assert session.drafter is not None
-    return session.drafter.propose(session.budget, session.max_depth, floor)
+    return session.drafter.propose(session.budget, session.max_depth, floor, session.draft_ends)
 
 
 def _shares(drafts: Sequence[Draft], controlled: Sequence[int], curve: CostCurve) -> list[int]:

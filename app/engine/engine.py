@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -90,6 +91,7 @@ class Engine(ProgramCalls, Instruments):
             raise ModelLoadError("no memory for a KV cache: raise kv_memory_fraction or choose a smaller model")
         if max_context < limit:
             logger.warning("the context is cut from %d to %d tokens: more KV does not fit the budget", limit, max_context)
+        self._racer = replace(config.racer, context=config.racer.context or max_context)
         self._tenants = Tenants(config.racer, enabled=config.warm_start)
         self._shared = Shared()
         decoder = Decoder(
@@ -259,7 +261,7 @@ class Engine(ProgramCalls, Instruments):
             return NullDrafter()
         policy = speculation.policy or self.config.racer.policy
         shared = self._shared if session.rule is None else self._shared_csd
-        return new_drafter(policy, self.config.racer, self._tenants.layer(session.request.tenant), shared)
+        return new_drafter(policy, self._racer, self._tenants.layer(session.request.tenant), shared)
 
     def _new_prior(self, loaded: LoadedModel, memory: ModelMemory | None) -> PriorRows | None:
         if self.config.prior_rows == 0 or (self.config.racer.policy != "auto" and self.config.drafter != "hybrid"):

@@ -31,6 +31,7 @@ from app.text.codec import TextCodec
 from app.text.stops import StopMatcher
 from csd.gate import Rule
 from racer.drafter import Drafter
+from racer.ends import Ends, ends_of
 from racer.tree import DraftTree, Source
 
 PROMPT_TAIL = 8  # prompt tokens that give the first token of a continuation its left context
@@ -103,6 +104,8 @@ class Session:
         # a grammar that is complete leaves nothing but the end
         self._eos = frozenset() if request.stopping.ignore_eos and request.grammar is None else codec.eos_ids
         self._stop_ids = frozenset(request.stopping.stop_token_ids)
+        self.ends = self._eos | self._stop_ids  # ids that end the answer
+        self._end_ids = ends_of(self.ends).ids
         self._detokenizer = codec.detokenizer(request.prompt_ids[-PROMPT_TAIL:] if request.continue_text else ())
         self._stops = StopMatcher(request.stopping.stop)
         self._reason: FinishReason | None = None
@@ -125,9 +128,12 @@ class Session:
         return not self.request.prompt_logprobs
 
     @property
-    def ends(self) -> frozenset[int]:
-        """Ids that end the answer."""
-        return self._eos | self._stop_ids
+    def draft_ends(self) -> Ends:
+        """What ends the answer, and how deep in the next draft it may stand: never where min_tokens still forbids it."""
+        stopping = self.request.stopping
+        if self.request.grammar is not None:  # it may leave nothing but the end
+            return Ends(self._end_ids)
+        return Ends(self._end_ids, max(0, stopping.min_tokens - len(self.output) + 1))
 
     @property
     def max_depth(self) -> int:

@@ -268,7 +268,7 @@ def state() -> Row:
             ),
             Panel(
                 "Automaton nodes",
-                "Nodes of all sessions' n-gram automata. A session has 10,000 at most.",
+                "Nodes of all sessions' n-gram automata. A session has at most ten for each token of the context.",
                 "short",
                 (Query(series("automaton_nodes"), "{{instance}}"),),
                 width=6,

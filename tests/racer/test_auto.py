@@ -117,6 +117,52 @@ def test_two_witnesses_count_for_more_than_either_alone():
         assert table[retrieved, copied] > max(table[retrieved, 0], table[0, copied])
 
 
+def known_and_copied() -> AutoDrafter:
+    """Retrieval proposes 3 below the root, a row proposes 9."""
+    drafter = AutoDrafter(CONFIG)
+    drafter.observe([1, 2, 3, 1, 2])
+    drafter.learn(np.array([2]), *rows([[9, -1, -1, -1]], [[0.5, 0, 0, 0]]), np.array([1]))
+    return drafter
+
+
+def chances(drafter: AutoDrafter) -> dict[int, float]:
+    tree = drafter.propose(8, 1)
+    return dict(zip(tree.tokens[1:].tolist(), tree.confidence[1:].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("truth", "retrieved", "copied"), [(3, 1, 0), (9, 0, 1), (5, 0, 0)])
+def test_a_session_keeps_its_own_record_of_retrieved_and_of_copied_candidates(truth: int, retrieved: int, copied: int):
+    drafter = known_and_copied()
+    expected = chances(drafter)
+    drafter._record[:] = 0.0
+    drafter.judge(3, [0], truth)
+    assert drafter._record[0].tolist() == pytest.approx([expected[3], retrieved])
+    assert drafter._record[1].tolist() == pytest.approx([expected[9], copied])
+
+
+def test_only_verified_candidates_of_accepted_parents_are_judged():
+    drafter = known_and_copied()
+    drafter.learn(np.array([9]), *rows([[8, -1, -1, -1]], [[0.5, 0, 0, 0]]), np.array([2]))
+    tree = drafter.propose(8, 2)
+    assert {(int(tree.tokens[tree.parents[node]]), int(tree.tokens[node])) for node in range(1, len(tree))} >= {(2, 9), (9, 8)}
+    for verified, path, kinds in ((1, [0], []), (2, [0], [tree.source[1]]), (len(tree), [0], [0, 1])):
+        drafter.propose(8, 2)
+        drafter._record[:] = 0.0
+        drafter.judge(verified, path, 5)
+        assert [kind for kind in (0, 1) if drafter._record[kind, 0] > 0] == sorted(int(kind) for kind in kinds)
+        assert drafter._record[1, 0] < 0.9  # 8 stands below a node that was not accepted
+
+
+def test_a_record_scales_the_candidates_of_its_own_kind():
+    plain = chances(known_and_copied())
+    for kind, own, other in ((0, 3, 9), (1, 9, 3)):
+        drafter = known_and_copied()
+        drafter._record[kind] = (40.0, 16.0)  # 40 hits expected, 16 came
+        scaled = chances(drafter)
+        assert scaled[own] == pytest.approx(plain[own] * 0.5, rel=1e-5)
+        assert scaled[other] == pytest.approx(plain[other], rel=1e-5)
+
+
 def test_nothing_can_be_proposed_before_a_token_is_seen():
     with pytest.raises(ValueError, match="observe"):
         AutoDrafter(CONFIG).propose(8, 4)

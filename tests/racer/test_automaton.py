@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from racer.automaton import NgramAutomaton
+from racer.automaton import FIRST_NODES, NgramAutomaton
 
 from .audit import check_against, gram_of, recency
 from .naive import NaiveTrie
@@ -48,6 +48,33 @@ def test_equals_the_model_for_any_text(n: int, spare: int, tokens: list[int]) ->
     check_against(automaton, naive)
 
 
+@pytest.mark.parametrize("capacity", [FIRST_NODES + 5, 3 * FIRST_NODES, 10_000])
+def test_rows_are_allocated_as_the_text_grows_and_nothing_else_changes(capacity: int) -> None:
+    rng = np.random.default_rng(capacity)
+    automaton, naive = NgramAutomaton(4, capacity), NaiveTrie(4, capacity)
+    sizes = {automaton.nbytes}
+    for step in range(40):
+        chunk = rng.integers(0, 30, int(rng.integers(1, 90)))
+        automaton.append(chunk)
+        sizes.add(automaton.nbytes)
+        for token in chunk.tolist():
+            naive.append(token)
+        if step % 10 == 9:
+            check_against(automaton, naive)
+    assert len(automaton) == min(capacity, len(naive.grams))
+    rows = automaton.nodes.shape[0] - 1
+    assert rows == capacity or rows < 2 * (len(automaton) + 4)  # no more than twice what was needed
+    assert min(sizes) == NgramAutomaton(4, FIRST_NODES).nbytes
+
+
+def test_a_short_session_stays_small() -> None:
+    automaton = NgramAutomaton(10, 1_000_000)
+    assert automaton.nbytes < 100_000
+    automaton.append(np.arange(1000))
+    assert automaton.evictions == 0
+    assert automaton.nbytes < 150 * len(automaton)
+
+
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=150))
 def test_prefixes_and_suffixes_are_never_staler(tokens: list[int]) -> None:
@@ -85,11 +112,12 @@ def test_counts_without_eviction_are_occurrences() -> None:
 @pytest.mark.parametrize("kind", ["loop", "random", "constant"])
 def test_state_is_bounded_on_long_text(kind: str) -> None:
     texts = {
-        "loop": np.resize(np.arange(37), 32_000),
+        "loop": np.tile(np.arange(37), 860),
         "random": np.random.default_rng(0).integers(0, 2**31, 32_000),
         "constant": np.full(32_000, 5),
     }
     automaton = NgramAutomaton()
+    automaton.append(texts[kind])
     size = automaton.nbytes
     automaton.append(texts[kind])
     assert automaton.nbytes == size < 2_000_000

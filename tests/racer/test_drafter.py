@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from racer.auto import AutoDrafter
 from racer.copy_logits import CopyLogitTable
 from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig, RacerDrafter
-from racer.factory import warm_up
+from racer.factory import new_drafter, warm_up
 from racer.tree import DraftTree, Source
 
 from .audit import check_tree, paths_of
@@ -147,11 +148,44 @@ def test_the_null_drafter_proposes_the_root() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"policy": "best"}, {"ngram": 63}, {"min_match": 0}, {"min_match": 11}, {"breadth": 0}, {"breadth": 11}]
+    "bad",
+    [{"policy": "best"}, {"ngram": 63}, {"min_match": 0}, {"min_match": 11}, {"breadth": 0}, {"breadth": 11}, {"context": 0}],
 )
 def test_settings_out_of_range_are_refused(bad: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         RacerConfig(**bad)
+
+
+@pytest.mark.parametrize(
+    ("policy", "given", "nodes"),
+    [
+        ("paper", {}, 10_000),
+        ("half", {"context": 50}, 10_000),
+        ("auto", {"context": 5_000}, 50_000),
+        ("auto", {"context": 5_000, "ngram": 4, "min_match": 2}, 20_000),
+        ("auto", {"context": 3}, 56),  # the least that works
+        ("auto", {"context": 5_000, "automaton_nodes": 100}, 100),
+        ("paper", {"automaton_nodes": 100}, 100),
+    ],
+)
+def test_auto_has_room_for_the_context_and_a_number_given_wins(policy: Policy, given: dict, nodes: int) -> None:
+    config = RacerConfig(policy="pld", **given)
+    drafter = new_drafter(policy, config)
+    assert isinstance(drafter, RacerDrafter | AutoDrafter)
+    assert drafter.automaton.capacity == nodes
+
+
+@pytest.mark.parametrize(
+    ("policy", "back", "found"), [("auto", 5_500, 8), ("auto", 8_000, 8), ("paper", 500, 8), ("paper", 2_000, 0)]
+)
+def test_how_far_back_a_copy_is_found(policy: Policy, back: int, found: int) -> None:
+    text = np.random.default_rng(0).permutation(9_000)
+    drafter = new_drafter(policy, RacerConfig(context=9_100))
+    drafter.observe(text)
+    drafter.observe([20_000, *text[9_000 - back :][:2]])
+    right = text[9_000 - back + 2 :][:found].tolist()
+    assert drafter.propose(9, 8).tokens[1:].tolist() == right
+    assert drafter.state.evictions == 0 or policy == "paper"
 
 
 @pytest.mark.parametrize(("ngram", "least"), [(10, 56), (4, 11)])
