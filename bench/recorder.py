@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from app.engine.events import PHASES, FinishReason, StepRecord
+from app.engine.events import PHASES, EndReason, StepRecord
 
 
 class Recorder:
@@ -32,7 +30,5 @@ class Recorder:
     def inter_token(self, seconds: float, tokens: int) -> None:
         pass
 
-    def finished(
-        self, reason: FinishReason | Literal["error"], seconds: float, prompt_tokens: int, completion_tokens: int
-    ) -> None:
+    def finished(self, reason: EndReason, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
         pass

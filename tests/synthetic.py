@@ -207,7 +207,7 @@ class SyntheticEngine:
             while run < min(draft, LONGEST_RUN) and session.random.random() < self.acceptance:
                 run += 1
             emitted, names = session.advance(run)
-            self._observe("inter_token", 0.001, emitted)
+            self._observe("inter_token", session.gap, emitted)
             session.steps += 1
             session.drafted += draft
             session.accepted += emitted - 1

@@ -108,7 +108,9 @@ class SyntheticSession:
         self.stop_reason: str | int | None = None
         self.cancelled = False
         self.ended = False
-        self.started = time.monotonic()
+        self.emitted_at = time.monotonic()
+        self.started = self.emitted_at if request.arrived_at is None else request.arrived_at
+        self.gap = 0.0
         self.drafted = self.accepted = self.steps = 0
         self.histogram: Counter[int] = Counter()
         self.sources: Counter[str] = Counter()
@@ -129,6 +131,8 @@ class SyntheticSession:
         scores = () if top is None else tuple(TokenLogprob(-0.5, ((token, -0.5), (BOS, -2.0))[:top]) for token in ids)
         traced = self.request.speculation.trace and self.emitted > len(ids)  # the first token is no step's
         tree = self._tree(ids, names) if traced else None
+        before, self.emitted_at = self.emitted_at, time.monotonic()
+        self.gap = self.emitted_at - before
         self.sink(Delta(tuple(ids), text, tuple(names), logprobs=scores, tree=tree))
         self.root = ids[-1]
         return len(ids), Counter(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 
 from starlette.requests import Request
@@ -53,6 +54,7 @@ class Gate:
             return
         state = scope.setdefault("state", {})
         state["request_id"] = uuid.uuid4().hex
+        state["arrived_at"] = time.monotonic()  # before its body is read
         status = 0
         lease: Lease | None = None
         bodiless = scope["method"] == "HEAD"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from anyio import to_thread
@@ -70,7 +71,8 @@ async def _generate(
     def submit() -> Prepared:
         try:
             prepared = prepare(body, engine, tenant, conversation)
-            requests = [limits.fit(request, "messages" if kind is CHAT else "prompt") for request in prepared.requests]
+            requests = [limits.fit(one, "messages" if kind is CHAT else "prompt") for one in prepared.requests]
+            requests = [replace(one, arrived_at=request.state.arrived_at) for one in requests]
             lease.queued()
             generations.submit(engine, requests)
         except InvalidRequest as error:

@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 from racer.tree import DraftTree
 
 FinishReason = Literal["stop", "length", "cancelled"]
+# invalid: the request's own fault, found in mid-answer. cancelled is also what the end of the server cuts short
+EndReason = FinishReason | Literal["error", "invalid"]
 SourceName = Literal["retrieval", "copy_logit", "draft_model", "target", "grammar"]
 SOURCE_NAMES: tuple[SourceName, ...] = ("retrieval", "copy_logit", "draft_model", "target", "grammar")
 PHASES = ("draft", "forward", "walk", "commit", "learn")
@@ -132,10 +134,11 @@ class EngineObserver(Protocol):
 
     def prefilled(self, tokens: int) -> None: ...
 
-    def first_token(self, seconds: float) -> None: ...
+    def first_token(self, seconds: float) -> None:
+        """seconds: since the request arrived."""
 
-    def inter_token(self, seconds: float, tokens: int) -> None: ...
+    def inter_token(self, seconds: float, tokens: int) -> None:
+        """A session emitted tokens, so many seconds after it had emitted before."""
 
-    def finished(
-        self, reason: FinishReason | Literal["error"], seconds: float, prompt_tokens: int, completion_tokens: int
-    ) -> None: ...
+    def finished(self, reason: EndReason, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
+        """seconds: since the request arrived."""

@@ -102,6 +102,7 @@ class GenerationRequest:
     group: any object that requests of one prompt share; the prompt is read once for those that run or wait together, unless
     the room is needed for others meanwhile.
     conversation: name, within the tenant, under which the state is kept for a later request that goes on with this text.
+    arrived_at: when its first byte came, by time.monotonic(), for whoever counts its seconds; None: when it is submitted.
     """
 
     prompt_ids: tuple[int, ...]
@@ -115,3 +116,4 @@ class GenerationRequest:
     grammar: Grammar | None = None
     group: object | None = None
     conversation: str | None = None
+    arrived_at: float | None = field(default=None, compare=False)

@@ -100,7 +100,9 @@ class Session:
         self.protected: frozenset[int] = frozenset()  # ids that neither are rescued nor give way
         self.rules: TokenRules | None = None
         self.prompt_logprobs: list[TokenLogprob | None] = []
-        self.submitted_at = self.admitted_at = time.monotonic()
+        self.admitted_at = self.emitted_at = time.monotonic()
+        self.submitted_at = self.admitted_at if request.arrived_at is None else request.arrived_at
+        self.gap = 0.0  # seconds from its emission before the last one to the last one
         # a grammar that is complete leaves nothing but the end
         self._eos = frozenset() if request.stopping.ignore_eos and request.grammar is None else codec.eos_ids
         self._stop_ids = frozenset(request.stopping.stop_token_ids)
@@ -195,6 +197,8 @@ class Session:
         traced = verified if self.request.speculation.trace else None
         tree = None if traced is None else StepTree.of(traced[0], traced[1][:taken])
         scores = tuple(logprobs[:taken])
+        before, self.emitted_at = self.emitted_at, time.monotonic()
+        self.gap = self.emitted_at - before
         self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), names, marks, scores, prompt_logprobs, tree))
         return taken
 

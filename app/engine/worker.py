@@ -7,12 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 from app.engine.conversations import Conversations
 from app.engine.decoder import Decoder
 from app.engine.errors import EngineClosed, EngineError, QueueFull
-from app.engine.events import EngineObserver, FinishReason
+from app.engine.events import EndReason, EngineObserver, FinishReason
 from app.engine.heap import HeapTrim
 from app.engine.pace import Pace
 from app.engine.room import Room
@@ -293,15 +292,13 @@ class Worker:
             self._end_if_complete(session)
 
     def _decode(self, sessions: list[Session]) -> None:
-        started = time.monotonic()
         before = [len(session.output) for session in sessions]
         record = self.decoder.step(sessions)
         self._count_evictions(sessions)
         self._observe("step", record)
-        seconds = time.monotonic() - started
         for session, count in zip(sessions, before, strict=True):
             emitted = len(session.output) - count
-            self._observe("inter_token", seconds / emitted, emitted)
+            self._observe("inter_token", session.gap, emitted)
 
     def _count_evictions(self, sessions: Iterable[Session]) -> None:
         for session in sessions:
@@ -324,10 +321,15 @@ class Worker:
     def _end_failed(self, session: Session, error: Exception) -> None:
         if not isinstance(error, EngineError | GrammarError):
             logger.error("a generation failed", exc_info=error)
-        self._release(session, "error")
+        self._release(session, self._why(error))
         session.fail(error)
 
-    def _release(self, session: Session, reason: FinishReason | Literal["error"]) -> None:
+    def _why(self, error: Exception) -> EndReason:
+        if isinstance(error, GrammarError):
+            return "invalid"
+        return "cancelled" if self._stopping and isinstance(error, EngineClosed) else "error"
+
+    def _release(self, session: Session, reason: EndReason) -> None:
         with self._wake:
             if session in self._running:
                 self._running.remove(session)

@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 POSITIONS = (*(str(position) for position in range(16)), "16+")
-FINISHED_REASONS = ("stop", "length", "cancelled", "error")
+FINISHED_REASONS = ("stop", "length", "cancelled", "error", "invalid")
 UNREAD_CAUSES = ("bytes", "time")
 STATUS_CLASSES = ("2xx", "3xx", "4xx", "5xx")
 OTHER_ROUTE = "other"

@@ -10,7 +10,7 @@ from typing import Concatenate, Literal, ParamSpec
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from app.engine.events import PHASES, SOURCE_NAMES, FinishReason, SpeculationStats, StepRecord
+from app.engine.events import PHASES, SOURCE_NAMES, EndReason, SpeculationStats, StepRecord
 from app.engine.interface import EngineStatus, ModelInfo
 from app.metrics import labels
 from app.metrics.recent import RecentRatio
@@ -125,12 +125,16 @@ class Metrics:
             "request_success", "Generations that ended, by reason", "finished_reason", labels.FINISHED_REASONS
         )
         self._ttft = self._histogram(
-            "time_to_first_token_seconds", "Seconds from arrival to the first token", labels.TTFT_BUCKETS
+            "time_to_first_token_seconds", "Seconds from the first byte of the request to the first token", labels.TTFT_BUCKETS
         )
         self._inter_token = self._histogram(
-            "inter_token_latency_seconds", "Seconds per token after the first", labels.TOKEN_BUCKETS
+            "inter_token_latency_seconds",
+            "Seconds per token after the first: from one emission of a session to the next, shared by the tokens of one",
+            labels.TOKEN_BUCKETS,
         )
-        self._e2e = self._histogram("e2e_request_latency_seconds", "Seconds from arrival to the last token", labels.E2E_BUCKETS)
+        self._e2e = self._histogram(
+            "e2e_request_latency_seconds", "Seconds from the first byte of the request to the last token", labels.E2E_BUCKETS
+        )
         self._prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens of a generation", labels.LENGTH_BUCKETS)
         self._answer_length = self._histogram(
             "request_generation_tokens", "Emitted tokens of a generation", labels.LENGTH_BUCKETS
@@ -238,9 +242,7 @@ class Metrics:
             self._inter_token.observe(seconds / tokens)
 
     @never_raises
-    def finished(
-        self, reason: FinishReason | Literal["error"], seconds: float, prompt_tokens: int, completion_tokens: int
-    ) -> None:
+    def finished(self, reason: EndReason, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
         self._finished[reason].inc()
         self._e2e.observe(seconds)
         self._prompt_length.observe(prompt_tokens)

@@ -72,7 +72,8 @@ def traffic() -> Row:
         (
             Panel(
                 "Generations",
-                "Generations that ended, by reason: stop, length, cancelled (the client left), error.",
+                "Generations that ended, by reason: stop, length, cancelled (the client left, or the server stopped), "
+                "error (of the server), invalid (a schema that the answer could not go on with).",
                 "reqps",
                 (Query(rate(ENDED, by="finished_reason"), "{{finished_reason}}"),),
                 stacked=True,
@@ -118,15 +119,17 @@ def latency() -> Row:
         (
             latencies(
                 "Time to first token",
-                "From arrival to the first token: waiting in the queue, then reading the prompt.",
+                "From the first byte of the request to the first token: its body, tokenising, waiting in the queue, "
+                "reading the prompt.",
                 "time_to_first_token_seconds",
             ),
             latencies(
                 "Time per token",
-                "Of each token after the first; the tokens of one verify step share its time.",
+                "From one emission of a generation to the next, shared by the tokens that came together; the time in which "
+                "other prompts were read is part of it.",
                 "inter_token_latency_seconds",
             ),
-            latencies("Whole answer", "From arrival to the last token.", "e2e_request_latency_seconds"),
+            latencies("Whole answer", "From the first byte of the request to the last token.", "e2e_request_latency_seconds"),
         ),
     )
 
@@ -147,6 +150,14 @@ def queue() -> Row:
                 "Requests per second that got 429 because the queue was full.",
                 "reqps",
                 (Query(rate("queue_refusals_total", by="instance"), "{{instance}}"),),
+                thresholds=NONE_WANTED,
+            ),
+            Panel(
+                "Not read",
+                "Replies per second given up because their client did not read them: too many bytes waited, or for too long a "
+                "time.",
+                "reqps",
+                (Query(rate("unread_replies_total", by="cause"), "{{cause}}"),),
                 thresholds=NONE_WANTED,
             ),
             Panel(

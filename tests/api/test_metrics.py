@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import socket
 import threading
+import time
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from app.api.service import Service
 from app.engine.events import PHASES, SOURCE_NAMES, StepRecord
 from app.engine.interface import STEP_ROWS
 from app.engine.request import GenerationRequest
+from app.main import create_app
 from app.metrics import FINISHED_REASONS, POSITIONS, Metrics
-from app.metrics.labels import ROW_LAYERS
+from app.metrics.labels import ROW_LAYERS, UNREAD_CAUSES
 from csd.stores.base import ERROR_KINDS
-from tests.api.support import CHAT, COMPLETIONS, HELLO, client_of, samples, stream
+from tests.api.support import CHAT, COMPLETIONS, HELLO, client_of, new_settings, samples, serving, stream
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
 
@@ -75,6 +80,7 @@ def test_every_series_is_there_from_the_start() -> None:
     names += [f'racer_phase_seconds_total{{phase="{phase}"}}' for phase in PHASES]
     names += [f'racer_request_success_total{{finished_reason="{reason}"}}' for reason in FINISHED_REASONS]
     names += [f'racer_http_requests_total{{route="{CHAT}",status="{status}"}}' for status in ("2xx", "4xx", "5xx")]
+    names += [f'racer_unread_replies_total{{cause="{cause}"}}' for cause in UNREAD_CAUSES]
     names += [f'racer_store_errors_total{{kind="{kind}"}}' for kind in ERROR_KINDS]
     names += [f'racer_step_cost_seconds{{nodes="{nodes}"}}' for nodes in STEP_ROWS]
     names += [f'racer_copy_logit_rows{{layer="{layer}"}}' for layer in ROW_LAYERS]
@@ -162,6 +168,25 @@ def test_gauges_follow_the_engine() -> None:
             handle.cancel()
         wait_until(lambda: samples(client)["racer_num_requests_running"] == 0)
         assert samples(client)['racer_request_success_total{finished_reason="cancelled"}'] == 5
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_seconds_count_from_before_the_body_is_there(engine: SyntheticEngine, streamed: bool) -> None:
+    content = json.dumps({"messages": HELLO, "n": 2, "max_tokens": 3, "stream": streamed}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    app = create_app(new_settings(), lambda: engine)
+    service: Service = app.state.service
+    with serving(app) as url, socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), 30.0) as raw:
+        wait_until(lambda: service.status() is not None)
+        before = time.monotonic()
+        raw.sendall(head.encode())
+        wait_until(lambda: service.admission.held("") == 1)  # it has come in, and waits for the body
+        between = time.monotonic()
+        raw.sendall(content)
+        wait_until(lambda: len(engine.requests) == 2)
+    for request in engine.requests:
+        assert request.arrived_at is not None
+        assert before <= request.arrived_at <= between
 
 
 def test_labels_are_closed_sets(client: TestClient) -> None:

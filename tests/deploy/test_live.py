@@ -23,6 +23,7 @@ QUIET = {
     "Requests that fail",
     "Running and waiting",
     "Turned away",
+    "Not read",
     "KV cache",
     "Errors",
     "Store errors",

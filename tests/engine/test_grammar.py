@@ -12,11 +12,12 @@ import pytest
 from app.engine.calls import Completion
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
-from app.engine.events import Event, Failed, Finished
+from app.engine.events import EndReason, Event, Failed, Finished
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.text.errors import GrammarError
 from app.text.tool_calls import CallFormat, CallParser
 from app.text.tool_grammar import Tool, call_grammar
+from bench.recorder import Recorder
 from tests.engine.drafting import CHEAP, FLAT
 from tests.structured import json_engine, json_loaded
 from tests.waiting import wait_until
@@ -161,7 +162,20 @@ def test_required_calls(engine: Engine) -> None:
     assert json.loads(calls[0].arguments).keys() == {"x", "y"}
 
 
+class Ends(Recorder):
+    """Hears why generations ended."""
+
+    def __init__(self, reasons: list[EndReason]) -> None:
+        super().__init__()
+        self.reasons = reasons
+
+    def finished(self, reason: EndReason, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
+        self.reasons.append(reason)
+
+
 def test_an_answer_that_cannot_go_on_fails_alone(engine: Engine) -> None:
+    ended: list[EndReason] = []
+    engine.observer = Ends(ended)
     dead_end = request(engine, {"const": "a" * 40 + "東"}, speculation=DRAFTERS[0])
     events: list[Event] = []
     handle = engine.submit(dead_end, events.append)
@@ -171,5 +185,7 @@ def test_an_answer_that_cannot_go_on_fails_alone(engine: Engine) -> None:
     handle.cancel()
     assert isinstance(events[-1], Failed)
     assert isinstance(events[-1].error, GrammarError)
+    assert sorted(ended) == ["invalid", "stop", "stop", "stop"]  # the request's own fault, not the server's
+    engine.observer = None
     for asked, done in zip(others, together, strict=True):
         assert done.token_ids == engine.generate(replace(asked, speculation=PLAIN)).token_ids
