@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from app.engine.device import dtype_name, free_memory
 from app.engine.errors import ModelLoadError
+from app.engine.gguf_rope import RopeScaling, apply_scaling, read_scaling
 from app.engine.gguf_tokenizer import Vocabulary, read_tokenizer
 from app.engine.manifest import damage, write_manifest
 from app.engine.model_cache import alone_in, cache_error, discard, publish, scratch_directory
@@ -29,15 +30,13 @@ _FORMAT = 2  # counted up when the same file would convert to something else
 _Read = TypeVar("_Read")
 _CPU = torch.device("cpu")
 
-# Scaling of the rotary embedding that transformers drops in silence: the model would run, and answer worse.
-_DROPPED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
     elements: int  # numbers in all tensors
     vocabulary: Vocabulary
     end_ids: frozenset[int]  # end of text, of turn, of message
+    rope: RopeScaling
 
 
 def file_identity(path: Path) -> str:
@@ -113,17 +112,10 @@ def _place(identity: str, dtype: torch.dtype, cache: Path) -> Path:
 
 
 def _read_facts(path: Path) -> _Facts:
-    return _guarded(path, lambda: _facts_of(path, gguf.GGUFReader(path)))
+    return _guarded(path, lambda: _facts_of(gguf.GGUFReader(path)))
 
 
-def _facts_of(path: Path, reader: gguf.GGUFReader) -> _Facts:
-    dropped = [tensor.name for tensor in reader.tensors if tensor.name in _DROPPED]
-    if dropped:
-        raise ModelLoadError(
-            f"{path.name} scales its rotary embedding ({dropped[0]}), which is not carried over from GGUF. "
-            "Use the safetensors version of this model."
-        )
-
+def _facts_of(reader: gguf.GGUFReader) -> _Facts:
     def content(key: str) -> Any:
         field = reader.get_field(key)
         return None if field is None else field.contents()
@@ -138,6 +130,7 @@ def _facts_of(path: Path, reader: gguf.GGUFReader) -> _Facts:
             types=content("tokenizer.ggml.token_type") or [],
         ),
         end_ids=frozenset(int(end) for end in ends if end is not None),
+        rope=read_scaling(reader, content),
     )
 
 
@@ -157,6 +150,7 @@ def _save_model(path: Path, facts: _Facts, dtype: torch.dtype, directory: Path) 
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
+    apply_scaling(model.config, facts.rope, path.name)
     model.config.architectures = [type(model).__name__]
     ends = facts.end_ids | _as_ids(model.generation_config.eos_token_id)
     if ends:

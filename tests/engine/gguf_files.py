@@ -1,8 +1,9 @@
-"""Writes a tiny Llama or Qwen2 and its tokenizer as a GGUF file, the way llama.cpp's converter does."""
+"""Writes a tiny Llama, Qwen2 or Phi-3 and its tokenizer as a GGUF file, the way llama.cpp's converter does."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ _RENAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
@@ -27,8 +30,15 @@ _RENAMES = {
 
 
 def write_gguf(
-    path: Path, model: Any, tokenizer: Any, *, pre: str = "gpt-2", extra: dict[str, np.ndarray] | None = None
+    path: Path,
+    model: Any,
+    tokenizer: Any,
+    *,
+    pre: str = "gpt-2",
+    extra: dict[str, np.ndarray] | None = None,
+    say: Callable[[gguf.GGUFWriter], Any] = lambda writer: None,
 ) -> None:
+    """extra: more tensors. say: adds more keys."""
     config = model.config
     writer = gguf.GGUFWriter(path, config.model_type)
     writer.add_name("tiny")
@@ -40,8 +50,10 @@ def write_gguf(
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+    cut = config.rope_parameters.get("partial_rotary_factor", 1.0)
+    writer.add_rope_dimension_count(int(cut * (config.hidden_size // config.num_attention_heads)))
     writer.add_vocab_size(config.vocab_size)
+    say(writer)
     _add_tokenizer(writer, tokenizer, pre)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:

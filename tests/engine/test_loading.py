@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
@@ -142,14 +141,6 @@ def test_gguf_with_single_digit_vocabulary_splits_as_its_merges_were_learnt(tmp_
     pieces = [codec.tokenizer.convert_ids_to_tokens(token_id) for token_id in codec.encode("x  12", add_special_tokens=False)]
     assert pieces[-2:] == ["1", "2"]
     assert not any("Ġ" in piece and any(c.isdigit() for c in piece) for piece in pieces)
-
-
-def test_gguf_with_scaled_rope_is_refused(tmp_path: Path, tokenizer: Any) -> None:
-    path = tmp_path / "made.gguf"
-    extra = {"rope_freqs.weight": np.ones(4, dtype=np.float32)}
-    write_gguf(path, tiny("llama", len(tokenizer)), tokenizer, extra=extra)
-    with pytest.raises(ModelLoadError, match="rotary"):
-        load(path, tmp_path / "cache")
 
 
 def test_default_model(tmp_path: Path) -> None:
