@@ -29,7 +29,7 @@ class CostCurve:
         self.sizes = np.asarray(sizes, np.int64)
         self.seconds = np.asarray(seconds, np.float64)
         self._table = np.zeros(0)
-        self._floors: dict[tuple[int, int], float] = {}
+        self._floors: dict[tuple[int, int, int], float] = {}
         self._observed = 0
         self._speed = 1.0
 
@@ -84,17 +84,18 @@ class CostCurve:
             self._table = np.zeros(0)
             self._floors.clear()
 
-    def floor(self, sessions: int, most: int) -> float:
-        """A node less likely than this never pays: the least cost of one more row, in steps of plain decoding.
+    def floor(self, sessions: int, most: int, fixed: int = 0) -> float:
+        """A node less likely than this never pays: the least cost of one more row, in steps without drafts.
 
-        With rate r = tokens a second, a node of worth w (see `worth`) pays while w > r * (cost of the row), and r is at least
-        the plain rate sessions / T(sessions).
+        sessions: how many take part. fixed: rows of theirs that are verified whatever they cost, beyond one each. With rate
+        r = tokens a second, a node of worth w (see `worth`) pays while w > r * (cost of the row), and r is at least that of a
+        step that takes no other node: sessions / T(sessions + fixed).
         """
-        key = (sessions, most)
+        key = (sessions, most, fixed)
         if key not in self._floors:
-            costs = self.table(sessions * most + 1)
+            costs = self.table(sessions * most + fixed + 1)
             least = float(np.diff(costs[sessions:]).min())
-            self._floors[key] = max(0.0, least * sessions / float(costs[sessions]) / (1.0 + TEACHING))
+            self._floors[key] = max(0.0, least * sessions / float(costs[sessions + fixed]) / (1.0 + TEACHING))
         return self._floors[key]
 
 
@@ -107,20 +108,24 @@ def worth(chances: Float32Array) -> Float32Array:
     return chances * (1.0 + TEACHING * (1.0 - chances))
 
 
-def share_budget(chances: Sequence[Float32Array], curve: CostCurve, fixed: int = 0) -> list[int]:
+def share_budget(
+    chances: Sequence[Float32Array], curve: CostCurve, fixed: int = 0, beside: float | None = None
+) -> list[int]:
     """Nodes to verify for each session, roots included.
 
     chances[s] float32 [n_s]: estimated probability that each node of session s is accepted, root first (1.0), falling, and no
     node likelier than its parent. The nodes of all sessions compete: the k likeliest are taken where expected emitted tokens
-    a second, (sessions + sum over nodes) / T(fixed + sessions + k), is
-    largest, a node counting by its `worth`. fixed: rows of sessions with a set budget.
+    a second, (beside + sessions + sum over nodes) / T(fixed + sessions + k), is largest, a node counting by its `worth`.
+    fixed: rows of the sessions beside them, that are verified in any case. beside: tokens that those are expected to emit; a
+    token for each row where it is not given, as plain sessions do.
     """
+    emitted = float(fixed) if beside is None else beside
     sessions = len(chances)
     drafted = [part[1:] for part in chances]
     likely = np.concatenate(drafted) if drafted else np.zeros(0, np.float32)
     owner = np.concatenate([np.full(len(part), index) for index, part in enumerate(drafted)]) if drafted else np.zeros(0)
     order = np.argsort(-likely, kind="stable")
-    expected = sessions + np.concatenate([[0.0], np.cumsum(worth(likely[order]), dtype=np.float64)])
+    expected = emitted + sessions + np.concatenate([[0.0], np.cumsum(worth(likely[order]), dtype=np.float64)])
     costs = curve.table(fixed + sessions + len(likely))[fixed + sessions :]
     taken = order[: int(np.argmax(expected / costs))]
     counts = np.bincount(owner[taken].astype(np.int64), minlength=sessions)

@@ -14,6 +14,7 @@ from racer.budget import CostCurve, share_budget
 from racer.tree import DraftTree, Source
 
 FORCED = 0.99  # chance of a token that a grammar forces: an end may come before it
+UNPROVEN = 8.0  # plain steps that a session's own record must outweigh, where its drafter states no chances
 
 
 @dataclass(slots=True)
@@ -65,18 +66,19 @@ class Drafting:
         controlled = [index for index, session in enumerate(sessions) if session.controlled and curve is not None]
         floor = 0.0
         if controlled and curve is not None:
-            floor = curve.floor(len(sessions), max(sessions[index].budget for index in controlled))
+            fixed = sum(session.budget - 1 for session in sessions if not session.controlled)
+            floor = curve.floor(len(sessions), max(sessions[index].budget for index in controlled), fixed)
         self._drafted = 0.0
         drafts = [Draft(_own_proposal(session, floor if session.controlled else 0.0)) for session in sessions]
         able = [index for index, session in enumerate(sessions) if _readable(session) is not None]
         if self._model is not None and able:
             pace = None
             if curve is not None and self._model.curve is not None:
-                pace = _pace(drafts, controlled, curve, self._model.curve, self._throughput.rate(len(sessions)))
+                pace = _pace(sessions, drafts, controlled, curve, self._model.curve, self._throughput.rate(len(sessions)))
             self._write_ahead(self._model, sessions, drafts, able, pace)
             self._drafted = pace.drafted if pace is not None else 0.0
         if controlled and curve is not None:
-            _cut(drafts, controlled, curve)
+            _cut(sessions, drafts, controlled, curve)
         return drafts
 
     def account(self, sessions: int, rows: int, tokens: int, curve: CostCurve) -> None:
@@ -182,22 +184,41 @@ def _own_tree(session: Session, floor: float) -> DraftTree:
     return session.drafter.propose(session.budget, session.max_depth, floor, session.draft_ends)
 
 
-def _shares(drafts: Sequence[Draft], controlled: Sequence[int], curve: CostCurve) -> list[int]:
+def _expected(session: Session, tree: DraftTree) -> float:
+    """Tokens that a session emits by verifying a tree: by its chances where it states any, else by what it did so far."""
+    if len(tree) == 1:
+        return 1.0
+    if session.estimates:
+        return float(tree.confidence.sum())
+    counts = session.counts
+    return 1.0 + counts.accepted / (counts.steps + UNPROVEN)
+
+
+def _shares(sessions: Sequence[Session], drafts: Sequence[Draft], controlled: Sequence[int], curve: CostCurve) -> list[int]:
     """Nodes to verify for each controlled session."""
     trees = [draft.proposal.tree for draft in drafts]
-    fixed = sum(map(len, trees)) - sum(len(trees[index]) for index in controlled)
-    return share_budget([trees[index].confidence for index in controlled], curve, fixed)
+    others = sorted(set(range(len(trees))).difference(controlled))
+    fixed = sum(len(trees[index]) for index in others)
+    beside = sum(_expected(sessions[index], trees[index]) for index in others)
+    return share_budget([trees[index].confidence for index in controlled], curve, fixed, beside)
 
 
-def _cut(drafts: list[Draft], controlled: Sequence[int], curve: CostCurve) -> None:
-    for index, nodes in zip(controlled, _shares(drafts, controlled, curve), strict=True):
+def _cut(sessions: Sequence[Session], drafts: list[Draft], controlled: Sequence[int], curve: CostCurve) -> None:
+    for index, nodes in zip(controlled, _shares(sessions, drafts, controlled, curve), strict=True):
         drafts[index].proposal = drafts[index].proposal.first(nodes)
 
 
-def _pace(drafts: Sequence[Draft], controlled: Sequence[int], curve: CostCurve, draft_curve: CostCurve, rate: float) -> Pace:
+def _pace(
+    sessions: Sequence[Session],
+    drafts: Sequence[Draft],
+    controlled: Sequence[int],
+    curve: CostCurve,
+    draft_curve: CostCurve,
+    rate: float,
+) -> Pace:
     """Where the step stands without the draft model."""
-    nodes = [len(draft.proposal.tree) for draft in drafts]
-    for index, share in zip(controlled, _shares(drafts, controlled, curve) if controlled else (), strict=True):
-        nodes[index] = share
-    tokens = sum(float(draft.proposal.tree.confidence[:n].sum()) for draft, n in zip(drafts, nodes, strict=True))
-    return Pace(curve, draft_curve, sum(nodes), tokens, rate)
+    trees = [draft.proposal.tree for draft in drafts]
+    for index, share in zip(controlled, _shares(sessions, drafts, controlled, curve) if controlled else (), strict=True):
+        trees[index] = trees[index].first(share)
+    tokens = sum(_expected(session, tree) for session, tree in zip(sessions, trees, strict=True))
+    return Pace(curve, draft_curve, sum(map(len, trees)), tokens, rate)

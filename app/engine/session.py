@@ -148,11 +148,15 @@ class Session:
         return self.output[place] if place >= 0 else self.request.prompt_ids[place]
 
     @property
+    def estimates(self) -> bool:
+        """Whether the confidence of its drafts is the probability that they are accepted."""
+        speculation = self.request.speculation
+        return speculation.policy == "auto" or speculation.drafter == "draft_model"
+
+    @property
     def controlled(self) -> bool:
         """Whether the engine decides at each step how much of the budget pays."""
-        speculation = self.request.speculation
-        estimates = speculation.policy == "auto" or speculation.drafter == "draft_model"
-        return estimates and not speculation.fixed_budget and self.budget > 1
+        return self.estimates and not self.request.speculation.fixed_budget and self.budget > 1
 
     @property
     def asks_draft_model(self) -> bool:

@@ -31,6 +31,26 @@ def test_the_sessions_compete_for_the_same_rows():
     assert share_budget([falling(0.3, 0.2), falling(0.9, 0.8)], step, fixed=2) == [1, 1]
 
 
+SMALL_MODEL = CostCurve([1, 2, 4, 8, 16, 24, 32, 64], [31.2, 32.0, 33.2, 35.0, 39.0, 46.9, 55.0, 92.0])  # milliseconds
+CHANCES = falling(0.5, 0.3, 0.2, 0.15, 0.12, 0.1, 0.08, 0.07, 0.06, 0.05, 0.045, 0.04, 0.035, 0.03, 0.028, *[0.015] * 12)
+
+
+def best_beside(rows: int, tokens: float) -> int:
+    """Nodes with which the tokens of all sessions a second are most, by trying each number."""
+    costs = SMALL_MODEL.table(rows + len(CHANCES))
+    own = 1.0 + np.concatenate([[0.0], np.cumsum(worth(CHANCES[1:]), dtype=np.float64)])
+    return max(range(1, len(CHANCES) + 1), key=lambda n: (tokens + own[n - 1]) / costs[rows + n])
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(0, 0.0), (7, 7.0), (15, 15.0), (24, 1.0), (24, 9.5)])
+def test_what_sessions_beside_emit_is_not_slowed_down_for_nothing(rows: int, tokens: float):
+    assert share_budget([CHANCES], SMALL_MODEL, rows, tokens) == [best_beside(rows, tokens)]
+
+
+def test_a_row_beside_emits_a_token_where_nothing_else_is_said():
+    assert share_budget([CHANCES], SMALL_MODEL, 15) == [best_beside(15, 15.0)] == [3]
+
+
 def test_a_cheaper_second_row_is_taken_even_if_it_brings_nothing():
     assert share_budget([falling(0.0001)], CostCurve([1, 2, 64], [0.03, 0.025, 0.5])) == [2]
 
@@ -55,12 +75,18 @@ def test_no_other_choice_of_nodes_emits_more_per_second(parts: list[list[float]]
     assert rate(ours) == pytest.approx(best, rel=1e-5)
 
 
-@given(st.lists(st.floats(0.0005, 0.02), min_size=4, max_size=4), st.integers(1, 4))
-def test_nodes_below_the_floor_are_never_taken(rises: list[float], sessions: int):
+@given(st.lists(st.floats(0.0005, 0.02), min_size=4, max_size=4), st.integers(1, 4), st.integers(0, 3), st.integers(0, 20))
+def test_nodes_below_the_floor_are_never_taken(rises: list[float], sessions: int, beside: int, fixed: int):
     curve = CostCurve([1, 2, 8, 16, 64], np.cumsum([0.02, *rises]).tolist())
-    floor = curve.floor(sessions, 16)
+    fixed = fixed if beside else 0
+    floor = curve.floor(sessions + beside, 16, fixed)
     below = [falling(*[floor * 0.98] * 15) for _ in range(sessions)]
-    assert share_budget(below, curve) == [1] * sessions
+    assert share_budget(below, curve, beside + fixed, beside) == [1] * sessions
+
+
+def test_large_fixed_trees_that_bring_little_lower_the_floor():
+    dear = CostCurve([1, 8, 64], [0.02, 0.03, 0.2])
+    assert dear.floor(2, 16, fixed=63) < 0.5 * dear.floor(2, 16)
 
 
 def test_the_curve_interpolates_and_extrapolates():

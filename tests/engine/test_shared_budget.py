@@ -1,0 +1,79 @@
+"""What the sessions of a step verify together: controlled ones beside plain ones and such with a fixed budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.engine.drafting import UNPROVEN, Drafting
+from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.engine.session import Session
+from app.text.codec import TextCodec
+from racer.budget import CostCurve, share_budget
+from racer.drafter import NullDrafter
+from racer.tree import DraftTree, Float32Array
+from tests.tiny import tokenizer
+
+CURVE = CostCurve([1, 2, 4, 8, 16, 24, 32, 64], [31.2, 32.0, 33.2, 35.0, 39.0, 46.9, 55.0, 92.0])
+CHANCES = np.array([1.0, 0.5, 0.3, 0.2, 0.15, 0.12, 0.1, 0.08, 0.07, 0.06, 0.05, 0.045, 0.04, 0.035, 0.03], np.float32)
+CODEC = TextCodec(tokenizer(), frozenset())
+
+
+class Fan(NullDrafter):
+    """Proposes siblings with given confidences, and keeps the floor that it was told."""
+
+    def __init__(self, confidence: Float32Array) -> None:
+        super().__init__()
+        self.confidence = confidence
+        self.floor = -1.0
+
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+        self.floor = floor
+        n = len(self.confidence)
+        parents, depth = np.zeros(n, np.int32), np.ones(n, np.int32)
+        parents[0], depth[0] = -1, 0
+        return DraftTree(np.arange(n), parents, depth, np.ones(n, np.uint8), self.confidence).first(budget)
+
+
+def session(speculation: SpeculationParams, confidence: Float32Array = CHANCES) -> Session:
+    budget = 1 if speculation.drafter == "none" else 64
+    request = GenerationRequest((3,), SamplingParams(0.0), StopParams(100), speculation)
+    made = Session(request, lambda _: None, CODEC, budget, 100)
+    made.output, made.drafter = [3], Fan(confidence)
+    return made
+
+
+def auto() -> Session:
+    return session(SpeculationParams("racer", policy="auto"))
+
+
+def verified(*beside: Session) -> int:
+    """Nodes of a controlled session beside these."""
+    return len(Drafting(None).draft([*beside, auto()], CURVE)[-1].proposal.tree)
+
+
+@pytest.mark.parametrize("plain", [0, 1, 7, 15])
+def test_plain_sessions_count_with_the_token_they_emit(plain: int):
+    beside = [session(SpeculationParams("none")) for _ in range(plain)]
+    assert [verified(*beside)] == share_budget([CHANCES], CURVE, plain, float(plain))
+
+
+def test_a_fixed_tree_counts_with_the_sum_of_its_chances():
+    fixed = session(SpeculationParams("racer", policy="auto", fixed_budget=True), np.array([1.0, *[0.9] * 9], np.float32))
+    assert [verified(fixed)] == share_budget([CHANCES], CURVE, 10, 1.0 + 9 * 0.9)
+    assert verified(fixed) < share_budget([CHANCES], CURVE, 10, 1.0)[0]
+
+
+def test_a_tree_without_chances_counts_with_what_its_session_emitted_so_far():
+    paper = session(SpeculationParams("racer", policy="paper"), np.array([1.0, *[0.9] * 9], np.float32))
+    assert [verified(paper)] == share_budget([CHANCES], CURVE, 10, 1.0)
+    for _ in range(32):
+        paper.counts.step(9, 5)
+    assert [verified(paper)] == share_budget([CHANCES], CURVE, 10, 1.0 + 5 * 32 / (32 + UNPROVEN))
+
+
+def test_the_floor_heeds_the_rows_of_fixed_sessions():
+    controlled = auto()
+    Drafting(None).draft([session(SpeculationParams("racer", policy="paper")), controlled], CURVE)
+    assert isinstance(controlled.drafter, Fan)
+    assert controlled.drafter.floor == CURVE.floor(2, 64, 63)
