@@ -13,10 +13,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from app.cli_options import dtype_option
 from app.settings import SettingsError
+from app.termination import stoppable
 from bench.modes import MODES
 from bench.quality.modes import MODES as QUALITY_MODES
-
-INTERRUPTED = 130
 
 
 class DataGroup(TyperGroup):
@@ -41,6 +40,12 @@ bench = typer.Typer(
     invoke_without_command=True,
     add_completion=False,
 )
+
+
+def prior_rows_option() -> Any:
+    """The flag --prior-rows."""
+    said = "Tokens whose successors are worked out before the clock runs; 0: none; as many as `serve` makes where not given"
+    return typer.Option(None, min=0, help=said)
 
 
 def spread_data(words: list[str]) -> list[str]:
@@ -90,6 +95,7 @@ def compare(
     threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
     out: Path = typer.Option(Path("out/bench"), help="Directory of the results; a run that was cut off goes on there"),
     fresh: bool = typer.Option(False, "--fresh", help="Drop the results that are there"),
+    prior_rows: int | None = prior_rows_option(),
 ) -> None:
     """Run the modes interleaved on the questions and write report.json, report.md and plots."""
     if context.invoked_subcommand is not None:
@@ -117,12 +123,12 @@ def compare(
             warm=warm,
             turns=turns,
             threads=threads,
+            prior_rows=prior_rows,
         )
-        report = run(plan, out, fresh=fresh)
+        with stoppable():
+            report = run(plan, out, fresh=fresh)
     except BenchError as error:
         raise SettingsError(str(error)) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     typer.echo(as_markdown(report, []))
 
 
@@ -151,6 +157,7 @@ def gauge(
     dtype: str = dtype_option(),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps"),
     threads: int | None = typer.Option(None, min=1, help="Threads; all usable CPUs where not given"),
+    prior_rows: int | None = prior_rows_option(),
 ) -> None:
     """Compare the gauge racer_speedup_ratio with the clock; exit code 1 where they differ by more than 10 %."""
     if not data:
@@ -170,12 +177,12 @@ def gauge(
             dtype=dtype,
             device=device,
             threads=threads,
+            prior_rows=prior_rows,
         )
-        checked = measure(plan)
+        with stoppable():
+            checked = measure(plan)
     except BenchError as error:
         raise SettingsError(str(error)) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     typer.echo(checked.describe())
     if abs(checked.error) > TOLERANCE:
         raise typer.Exit(1)
@@ -203,6 +210,7 @@ def quality(
     scored: bool = typer.Option(True, "--scores/--no-scores", help="Tell the target's own mean log-probability of each answer"),
     out: Path = typer.Option(Path("out/quality"), help="Directory of the results; a run that was cut off goes on there"),
     fresh: bool = typer.Option(False, "--fresh", help="Drop the results that are there"),
+    prior_rows: int | None = prior_rows_option(),
 ) -> None:
     """Speed and price of each way to accept: right answers, agreement with plain, the target's own opinion of the text."""
     if not data:
@@ -228,10 +236,10 @@ def quality(
         seed=seed,
         together=together,
         scored=scored,
+        prior_rows=prior_rows,
     )
     try:
-        typer.echo(measure(plan, out, fresh=fresh))
+        with stoppable():
+            typer.echo(measure(plan, out, fresh=fresh))
     except BenchError as error:
         raise SettingsError(str(error)) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None

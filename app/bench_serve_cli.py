@@ -9,8 +9,9 @@ from typing import Literal
 
 import typer
 
-from app.bench_cli import INTERRUPTED, DataCommand, bench
+from app.bench_cli import DataCommand, bench
 from app.settings import SettingsError
+from app.termination import stoppable
 
 AT_ONCE = 8  # requests of a closed loop where nothing is said
 
@@ -70,11 +71,10 @@ def serve(
             timeout=timeout,
             wait=wait,
         )
-        report = run(plan, out, api_key)
+        with stoppable():
+            report = run(plan, out, api_key)
     except ServerError:
         raise  # no wrong usage
     except BenchError as error:
         raise SettingsError(str(error)) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     typer.echo(as_markdown(report))

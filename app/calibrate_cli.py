@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from app.bench_cli import INTERRUPTED, DataGroup, fractions
+from app.bench_cli import DataGroup, fractions
 from app.cli_options import dtype_option
 from app.settings import SettingsError, read_settings
+from app.termination import stoppable
 
 if TYPE_CHECKING:
     from app.calibration.journal import Journal
@@ -84,7 +85,10 @@ def run(
         typer.echo(f"note: {NO_ANSWERS}", err=True)
     # The engine has no store: what it counts while it decodes would reach the store beside the table, and count twice.
     config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True))
-    with Engine.from_pretrained(target, config, draft=draft, dtype=dtype, device=device, threads=threads) as engine:
+    with (
+        stoppable(),
+        Engine.from_pretrained(target, config, draft=draft, dtype=dtype, device=device, threads=threads) as engine,
+    ):
         corrections = engine.corrections
         assert corrections is not None
         other = None if compare is None else _other_table(compare, corrections.fingerprint)  # before minutes are spent
@@ -101,7 +105,7 @@ def run(
             )
         except KeyboardInterrupt:
             typer.echo(f"\nstopped; {len(journal.readings)} of {len(items)} texts are kept in {out}", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise
         finally:
             journal.close()
         report = _write(engine, journal, mode, corrections.fingerprint, other, out)

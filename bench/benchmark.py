@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from app.engine.cost import ModelMemory
 from app.engine.engine import Engine, EngineConfig
+from app.engine.learning import Learning
 from app.engine.loading import LoadedModel
 from app.engine.model_cache import cache_directory
 from app.text.codec import TextCodec
@@ -17,12 +18,13 @@ from bench.memory import PeakMemory
 from bench.modes import PLAIN, Mode
 from bench.peer_runner import PeerRunner
 from bench.plan import Plan
+from bench.prepare import prepare
 from bench.questions import Question, spread
 from bench.result import Measurement, Result
 from bench.store import Store
 
 MAX_NODES = 128  # the engine's largest budget, and so the default of `auto`
-WARM_UP_TOKENS = 32
+WARM_UP, WARM_UP_TOKENS = "warm-up", 32
 Hear = Callable[[Result], None]
 
 
@@ -37,7 +39,8 @@ class Outcome:
 def engine_config(plan: Plan) -> EngineConfig:
     """The engine the plan asks for: one session at a time, and budgets large enough for every mode."""
     most = max([MAX_NODES, *(mode.nodes or 0 for mode in plan.modes)])
-    return EngineConfig(max_running=1, max_nodes=most, warm_start=plan.warm)
+    config = EngineConfig(max_running=1, max_nodes=most, warm_start=plan.warm)
+    return config if plan.prior_rows is None else replace(config, prior_rows=plan.prior_rows)
 
 
 class Benchmark:
@@ -59,6 +62,8 @@ class Benchmark:
             draft=drafted,
             draft_memory=None if config or drafted is None else ModelMemory(cache_directory(), drafted, drafts=True),
         )
+        self._start = self.engine.learning
+        self._learnt: dict[str, Learning] = {}  # what each mode taught the engine: by tenant, which is the mode's name
         self._ours = EngineRunner(self.engine, temperature=plan.temperature, seed=plan.seed)
         self._peers = PeerRunner(target, attention, draft, temperature=plan.temperature, seed=plan.seed)
 
@@ -79,7 +84,7 @@ class Benchmark:
         others = [question for question in spread(questions, None) if question.key not in chosen]
         if all(self._complete(store, question) for question in outcome.questions):
             return
-        self.engine.settle()  # what the engine prepares in idle time is prepared before the clock runs
+        prepare(self.engine)
         self._warm_up([*others, *reversed(outcome.questions)])
         gc.collect()
         gc.freeze()  # the libraries' million objects are not looked through again before each answer
@@ -117,13 +122,14 @@ class Benchmark:
         return True
 
     def _warm_up(self, candidates: Sequence[Question]) -> None:
-        """Every mode once, uncounted, on the first question that fits."""
+        """Every mode once, uncounted, on the first question that fits; what that teaches is dropped."""
         for question in candidates:
             prompt = self.prompt(question.turns[:1], [])
             tokens = min(WARM_UP_TOKENS, self.plan.max_tokens)
             if len(prompt) + tokens <= self.engine.info.max_context:
                 for mode in self.plan.modes:
-                    self._measure(mode, prompt, tokens, tenant="warm-up")
+                    self._measure(mode, prompt, tokens, tenant=WARM_UP)
+                self._learnt.pop(WARM_UP, None)
                 return
 
     def prompt(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
@@ -137,8 +143,10 @@ class Benchmark:
         return self._codec.encode_chat(messages)
 
     def _measure(self, mode: Mode, prompt: Sequence[int], tokens: int, tenant: str) -> Measurement:
+        """tenant: whose state is used and kept, in the engine's warm layer, where it has any, and in what it learns."""
+        learning = self._learnt.setdefault(tenant, self._start.fresh())
         self._memory.start()
-        with _without_gc():
+        with _without_gc(), self.engine.taught_by(learning):
             if mode.peer is not None:
                 measured = self._peers.run(mode, prompt, tokens)
             else:

@@ -15,6 +15,7 @@ from bench.engine_runner import Clock, EngineRunner
 from bench.errors import BenchError
 from bench.modes import PLAIN, Mode
 from bench.plan import Plan
+from bench.prepare import prepare
 from bench.questions import read_questions, spread
 
 TOLERANCE = 0.1  # of the measured speedup
@@ -60,7 +61,7 @@ def measure(plan: Plan) -> GaugeCheck:
     choose_threads(plan.threads)
     target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
     with Benchmark(plan, target) as benchmark:
-        benchmark.engine.settle()
+        prepare(benchmark.engine)
         prompts = [benchmark.prompt(question.turns[:1], []) for question in questions]
         room = benchmark.engine.info.max_context - plan.max_tokens
         return check(benchmark, [prompt for prompt in prompts if len(prompt) <= room])

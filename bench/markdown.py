@@ -50,7 +50,7 @@ def _environment(environment: dict[str, Any]) -> str:
         said.append(f"{environment['cpu']}, {environment['threads']} threads")
     if "settings" in environment:
         settings = environment["settings"]
-        state = "warm (rows outlive a question)" if settings["warm"] else "cold per question"
+        state = "warm (copy-logit rows outlive a question)" if settings["warm"] else "cold (no text outlives a question)"
         said.append(
             f"{environment['questions']} questions, {settings['max_tokens']} tokens at most, "
             f"temperature {settings['temperature']}, seed {settings['seed']}, state {state}"
@@ -59,8 +59,12 @@ def _environment(environment: dict[str, Any]) -> str:
         said.append("**the model does not support tree attention: every mode of ours decoded plainly**")
     if environment.get("status") == "partial":
         said.append("**the run was not finished**")
-    if environment.get("resumed") and environment.get("settings", {}).get("warm"):
-        said.append("the run was resumed, and began cold again there")
+    if environment.get("carried"):
+        said.append(f"carried from question to question, each mode its own: {', '.join(environment['carried'])}")
+    if environment.get("prior_rows") is not None:
+        said.append(f"prior rows of {environment['prior_rows']} tokens, the same for all modes")
+    if environment.get("resumed"):
+        said.append("the run was resumed: what is carried began anew there")
     if environment.get("skipped"):
         said.append(f"{len(environment['skipped'])} questions were left out: too long for the model's context")
     text = "\n".join(f"- {line}" for line in said)

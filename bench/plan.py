@@ -10,7 +10,7 @@ from app.calibration.digest import named_digest
 from bench.errors import BenchError
 from bench.modes import Mode
 
-VERSION = 1  # of the files in the output directory
+VERSION = 2  # of the files in the output directory, and of how they are measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Plan:
     warm: bool = False  # the copy-logit table of a mode outlives a question
     turns: bool = False  # all turns of a question, not only the first
     threads: int | None = None
+    prior_rows: int | None = None  # None: as many as the engine makes where nothing is said
 
     def __post_init__(self) -> None:
         lacking = [mode.name for mode in self.modes if mode.needs_draft] if self.draft is None else []
@@ -53,6 +54,7 @@ class Plan:
             "warm": self.warm,
             "turns": self.turns,
             "threads": self.threads,
+            "prior_rows": self.prior_rows,
         }
 
 

@@ -18,7 +18,8 @@ from csd.files import write_whole
 
 METHOD = (
     "Modes ran interleaved question by question in one process, their order rotated; one question before them warmed up and "
-    "does not count. tokens_per_s and speedup are of the whole answer, prefill included; speedup is the median over questions "
+    "does not count. What the engine learns of its model and machine is each mode's own, from the engine's start on. "
+    "tokens_per_s and speedup are of the whole answer, prefill included; speedup is the median over questions "
     "of the ratio of tokens/s to plain's, low and high its bootstrap 95% interval, speedup_total the ratio of tokens/s over "
     "all questions (of times, where the answers are equal), speedup_decode the median without the prefill. mat: tokens emitted "
     "by verify steps over verify steps, mat_mean the mean of the questions'. For hf modes it is tokens over forward passes, "

@@ -17,6 +17,9 @@ from bench.questions import Question, read_questions, spread
 from bench.report import build, complete, write
 from bench.store import Store
 
+# What a mode keeps of its earlier questions in any case (see app.engine.learning); a question's n-grams end with it.
+CARRIED = ("acceptance estimates", "step costs", "pace of the last steps")
+
 
 def run(plan: Plan, directory: Path, *, fresh: bool = False) -> dict[str, Any]:
     """Measure what the directory lacks and write the report there; returns it.
@@ -61,6 +64,8 @@ def _finish(plan: Plan, outcome: Outcome, benchmark: Benchmark, store: Store) ->
         "settings": plan.settings(),
         "status": "complete" if len(whole) + len(outcome.skipped) == len(outcome.questions) else "partial",
         "state": "warm" if plan.warm else "cold",
+        "carried": [*CARRIED, *(["copy-logit rows"] if plan.warm else [])],
+        "prior_rows": benchmark.engine.status().drafting.prior_rows,
         "skipped": outcome.skipped,
         "resumed": store.resumed > 0,
         "chat_template": benchmark.engine.codec.has_chat_template,

@@ -27,11 +27,16 @@ class CostCurve:
         if any(b <= a for a, b in pairwise(sizes)) or not all(0.0 < each < math.inf for each in seconds):
             raise ValueError("sizes must ascend and seconds be positive and finite")
         self.sizes = np.asarray(sizes, np.int64)
-        self.seconds = np.asarray(seconds, np.float64)
+        self.seconds = np.array(seconds, np.float64)
+        self._measured = self.seconds.copy()
         self._table = np.zeros(0)
         self._floors: dict[tuple[int, int, int], float] = {}
         self._observed = 0
         self._speed = 1.0
+
+    def fresh(self) -> CostCurve:
+        """The curve before `observe` corrected anything."""
+        return CostCurve(self.sizes.tolist(), self._measured.tolist())
 
     def table(self, most: int) -> np.ndarray:
         """float64 [most + 1]: entry n is T(n); entry 0 is 0."""
@@ -108,9 +113,7 @@ def worth(chances: Float32Array) -> Float32Array:
     return chances * (1.0 + TEACHING * (1.0 - chances))
 
 
-def share_budget(
-    chances: Sequence[Float32Array], curve: CostCurve, fixed: int = 0, beside: float | None = None
-) -> list[int]:
+def share_budget(chances: Sequence[Float32Array], curve: CostCurve, fixed: int = 0, beside: float | None = None) -> list[int]:
     """Nodes to verify for each session, roots included.
 
     chances[s] float32 [n_s]: estimated probability that each node of session s is accepted, root first (1.0), falling, and no

@@ -54,7 +54,7 @@ class Decoder:
         self.plain: PlainPace | None = None  # what steps are compared with; None: with themselves
         self.draft = draft
         self.clock = clock
-        self._drafting = Drafting(draft)
+        self.drafting = Drafting(draft)
         # a table belongs to one draft source: with a draft model, what n-grams miss says nothing of it
         self._teachers = frozenset(Source) - {Source.DRAFT_MODEL} if draft is None else frozenset({Source.DRAFT_MODEL})
         self.corrections: CorrectionMemory | None = None
@@ -64,7 +64,7 @@ class Decoder:
         """One verify step for each session; raises what the model raises, with no session changed."""
         watch = Stopwatch(self.clock)
         with watch.phase("draft"):
-            drafts = self._drafting.draft(sessions, self.curve if self.target.trees else None)
+            drafts = self.drafting.draft(sessions, self.curve if self.target.trees else None)
             trees = [draft.proposal.tree for draft in drafts]
         with watch.phase("forward"):
             logits = self._verify(sessions, trees)
@@ -96,7 +96,7 @@ class Decoder:
         plain_seconds = seconds = watch.elapsed
         if self.curve is not None:
             worked = seconds - watch.seconds["draft"]
-            self._drafting.account(len(sessions), start, emitted, self.curve)
+            self.drafting.account(len(sessions), start, emitted, self.curve)
             if self.refine:
                 self.curve.observe(start, worked)
             if self.plain is not None:
@@ -169,7 +169,7 @@ class Decoder:
 
     def _learn(self, session: Session, draft: Draft, walk: Walk, kept: int, top: Successors, start: int) -> None:
         drafter, tree = _drafter(session), draft.proposal.tree
-        self._drafting.judge(session, draft, walk.path[:kept], walk.tokens[:kept])
+        self.drafting.judge(session, draft, walk.path[:kept], walk.tokens[:kept])
         before_root = session.token_before_last(kept)
         drafter.observe(np.asarray(walk.tokens[:kept], np.int64))
         if not drafter.learns:

@@ -58,7 +58,7 @@ class Drafting:
 
     def __init__(self, model: DraftModel | None) -> None:
         self._model = model
-        self._throughput = Throughput()
+        self.throughput = Throughput()
         self._drafted = 0.0  # seconds of the draft model in this step, by its curve
 
     def draft(self, sessions: Sequence[Session], curve: CostCurve | None) -> list[Draft]:
@@ -74,7 +74,7 @@ class Drafting:
         if self._model is not None and able:
             pace = None
             if curve is not None and self._model.curve is not None:
-                pace = _pace(sessions, drafts, controlled, curve, self._model.curve, self._throughput.rate(len(sessions)))
+                pace = _pace(sessions, drafts, controlled, curve, self._model.curve, self.throughput.rate(len(sessions)))
             self._write_ahead(self._model, sessions, drafts, able, pace)
             self._drafted = pace.drafted if pace is not None else 0.0
         if controlled and curve is not None:
@@ -83,7 +83,7 @@ class Drafting:
 
     def account(self, sessions: int, rows: int, tokens: int, curve: CostCurve) -> None:
         """Take in what a step of so many sessions verified and emitted."""
-        self._throughput.add(sessions, tokens, float(curve.table(rows)[rows]) + self._drafted)
+        self.throughput.add(sessions, tokens, float(curve.table(rows)[rows]) + self._drafted)
 
     def judge(self, session: Session, draft: Draft, path: Sequence[int], tokens: Sequence[int]) -> None:
         """Tell whoever drafted what became of it. path, tokens: as accepted and emitted; tokens[i] came after path[i]."""

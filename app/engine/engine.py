@@ -244,6 +244,8 @@ class Engine(ProgramCalls, Instruments):
         if self.corrections is not None:
             self.corrections.flush(0.0)  # a hint: little is left for the end, which others may cut short
         self._worker.close(grace)
+        if self._prior is not None:
+            self._prior.close()
         if self.corrections is not None:
             self.corrections.close()
 

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from app.engine.decoder import Decoder
 from app.engine.draft_model import DraftModel
 from app.engine.interface import ModelInfo
+from app.engine.learning import Learning
 from app.engine.prior import PriorRows
 from app.engine.target import Target
 from app.engine.worker import Worker
 from csd.verify import Walk
+from racer.auto import Shared
 
 
 class Instruments:
@@ -22,6 +24,8 @@ class Instruments:
     _decoder: Decoder
     _draft: DraftModel | None
     _prior: PriorRows | None
+    _shared: Shared
+    _shared_csd: Shared
     _worker: Worker
 
     @property
@@ -57,11 +61,49 @@ class Instruments:
         finally:
             self._decoder.refine = refine
 
-    def settle(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is left to prepare in idle time (app.engine.prior); False if `timeout` seconds were too few."""
+    @property
+    def learning(self) -> Learning:
+        """What the engine learns, as it stands; it goes on changing while requests run."""
+        decoder, draft = self._decoder, self._draft
+        return Learning(
+            self._shared,
+            self._shared_csd,
+            decoder.curve,
+            decoder.plain,
+            decoder.drafting.throughput,
+            None if draft is None else draft.acceptance,
+            None if draft is None else draft.curve,
+        )
+
+    @contextmanager
+    def taught_by(self, learning: Learning) -> Iterator[None]:
+        """Let requests use and teach this in place of the engine's own. Enter and leave it while nothing runs."""
+        own = self.learning
+        self._install(learning)
+        try:
+            yield
+        finally:
+            self._install(own)
+
+    def _install(self, learning: Learning) -> None:
+        self._shared, self._shared_csd = learning.shared, learning.shared_csd
+        self._decoder.curve, self._decoder.plain = learning.curve, learning.plain
+        self._decoder.drafting.throughput = learning.throughput
+        if self._draft is not None and learning.draft_acceptance is not None:
+            self._draft.acceptance, self._draft.curve = learning.draft_acceptance, learning.draft_curve
+
+    def settle(self, timeout: float | None = None, hear: Callable[[int, int], None] | None = None) -> bool:
+        """Wait until nothing is left to prepare in idle time (app.engine.prior); False if that does not come about.
+
+        timeout: seconds after which to give up. hear: told how many prior rows of how many are known, whenever that changes.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
+        told = -1
         while self._prior is not None and not self._prior.complete:
-            if not self._worker.alive or (deadline is not None and time.monotonic() > deadline):
+            if hear is not None and self._prior.done != told:
+                told = self._prior.done
+                hear(told, self._prior.wanted)
+            if not self._worker.prepares or (deadline is not None and time.monotonic() > deadline):
                 return False
             time.sleep(0.02)
         return True

@@ -21,6 +21,10 @@ class PlainPace:
         self._curve = CostCurve(curve.sizes.tolist(), curve.seconds.tolist())
         self._taken = self._weight = 0.0
 
+    def fresh(self) -> PlainPace:
+        """The pace as calibrated."""
+        return PlainPace(self._curve)
+
     @property
     def ratio(self) -> float:
         """Seconds of a plain step over what was calibrated."""

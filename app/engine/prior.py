@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_SECONDS = 0.1  # about how long a request may have to wait for a chunk
 VERSION = 1  # of the file; counted up when its content means something else
-SAVE_EVERY = 30.0  # seconds
+SAVE_EVERY = 10.0  # seconds
 LARGEST_CHUNK = 256
 
 
@@ -40,6 +40,7 @@ class PriorRows:
         shared.prior_ids = np.full(shape, -1, np.int32)
         shared.prior_probs = np.zeros(shape, np.float32)
         self._done = self._load()
+        self._unsaved = False
         self._cache: SessionCache | None = None
 
     @property
@@ -50,6 +51,16 @@ class PriorRows:
     def done(self) -> int:
         """Tokens whose row is known."""
         return self._done
+
+    @property
+    def wanted(self) -> int:
+        """Tokens whose row is to be known."""
+        return len(self._shared.prior_ids)
+
+    def close(self) -> None:
+        """Keep what is not kept yet; after the worker's last round."""
+        if self._unsaved:
+            self._save()
 
     def advance(self) -> None:
         """Do the next chunk."""
@@ -67,6 +78,7 @@ class PriorRows:
         self._shared.prior_ids[self._done : self._done + size] = top.ids
         self._shared.prior_probs[self._done : self._done + size] = top.probabilities
         self._done += size
+        self._unsaved = True
         if self.complete or time.monotonic() - self._saved > SAVE_EVERY:
             self._save()
         if self.complete:
@@ -107,7 +119,7 @@ class PriorRows:
 
     def _save(self) -> None:
         """Keep what is done."""
-        self._saved = time.monotonic()
+        self._saved, self._unsaved = time.monotonic(), False
         if self._path is not None:
             ids, probs = self._shared.prior_ids[: self._done], self._shared.prior_probs[: self._done]
             keep(self._path, lambda stream: np.savez(stream, version=VERSION, ids=ids, probs=probs))

@@ -79,6 +79,11 @@ class Worker:
         return self._thread.is_alive()
 
     @property
+    def prepares(self) -> bool:
+        """Whether idle work that is left will be done."""
+        return self.alive and self.idle is not None
+
+    @property
     def accepting(self) -> bool:
         return not self._draining and self.alive
 

@@ -115,6 +115,7 @@ def _facts(environment: dict[str, Any]) -> list[str]:
         f"{environment['dtype']} on {environment['device']}, {environment['cpu']}, {environment['threads']} threads",
         f"lambda {environment['lambda']}, tau {environment['tau']}, table {environment['table'] or 'empty'}, greedy, "
         f"{environment['max_tokens']} tokens at most, {environment['together']} at once",
+        "each mode keeps its own acceptance estimates and step costs from problem to problem",
         f"measured {environment['date']}",
     ]
     return ["\n".join(f"- {line}" for line in said), f"    {environment['command']}"]

@@ -14,6 +14,7 @@ from app.calibration.run import question
 from app.engine.engine import Engine
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
 from bench.errors import BenchError
+from bench.prepare import prepare
 from bench.progress import minutes
 from bench.quality.modes import PLAIN, QualityMode
 from bench.quality.score import mean_log_probability
@@ -104,7 +105,9 @@ def run(
         sys.stderr.write(f"{total - left} answers of an earlier run are taken from {results.path}; --fresh measures anew\n")
     if not left:
         return
-    engine.settle()
+    prepare(engine)
+    start = engine.learning
+    learnt = {mode.name: start.fresh() for mode in modes}  # each mode teaches the engine for itself
     _warm_up(engine, fitting[-1][1], modes, min(WARM_UP_TOKENS, max_tokens))
     started, measured = time.perf_counter(), 0
     for number, first in enumerate(range(0, len(fitting), together)):
@@ -115,7 +118,9 @@ def run(
             if not missing:
                 continue
             _start_from(engine, table)
-            for outcome, answer in _answers(engine, missing, mode, results.answers, max_tokens, scored):
+            with engine.taught_by(learnt[mode.name]):
+                answered = _answers(engine, missing, mode, results.answers, max_tokens, scored)
+            for outcome, answer in answered:
                 results.add(outcome, answer)
                 measured += 1
                 remaining = (time.perf_counter() - started) / measured * (left - measured)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class QualityPlan:
     seed: int
     together: int = 1
     scored: bool = True
+    prior_rows: int | None = None  # as many as the engine makes where nothing is said
 
     def settings(self) -> dict[str, Any]:
         """What a run that goes on must have in common with the one before."""
@@ -70,6 +71,8 @@ def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:
     config = EngineConfig(
         max_running=plan.together, warm_start=False, csd=CsdConfig(allowed=rescuing, lambda_=plan.csd_lambda, tau=plan.tau)
     )
+    if plan.prior_rows is not None:
+        config = replace(config, prior_rows=plan.prior_rows)
     results = Results(directory, plan.settings(), fresh=fresh)
     engine = Engine.from_pretrained(
         plan.target, config, draft=plan.draft, dtype=plan.dtype, device=plan.device, threads=plan.threads

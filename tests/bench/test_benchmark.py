@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.engine.engine import EngineConfig
-from bench.benchmark import Benchmark, Outcome
+from bench.benchmark import Benchmark, Outcome, engine_config
 from bench.modes import Mode
 from bench.plan import Plan
 from bench.questions import read_questions, spread
@@ -124,6 +124,27 @@ def test_state_outlives_a_question_only_when_warm(tmp_path: Path, warm: bool) ->
     _, heard = run(plan(data, "plain,copy_logit:16", warm=warm), tmp_path / "out", config)
     drafted = [result.measured.drafted for result in heard if result.mode == "copy_logit:16"]
     assert (drafted[0] == drafted[1]) is not warm
+
+
+def test_what_a_mode_learns_is_its_own(tmp_path: Path) -> None:
+    """The same steps whatever runs beside it."""
+    data = write_questions(tmp_path / "q.jsonl", "ab")
+    curve = ((1, 0.01), (4, 0.011), (128, 0.2))
+    config = EngineConfig(max_nodes=128, warm_start=False, cost_curve=curve, prior_rows=0)
+
+    def steps(modes: str) -> list[tuple[int | None, tuple[int, ...]]]:
+        _, heard = run(plan(data, modes, max_tokens=30), tmp_path / modes, config)
+        return [(one.measured.drafted, one.measured.histogram) for one in heard if one.mode == "auto"]
+
+    assert steps("plain,auto:64,auto") == steps("plain,auto")
+
+
+def test_prior_rows_are_as_many_as_the_plan_says(tmp_path: Path) -> None:
+    data = write_questions(tmp_path / "q.jsonl", "a")
+    assert engine_config(plan(data)).prior_rows == EngineConfig().prior_rows
+    assert engine_config(plan(data, prior_rows=0)).prior_rows == 0
+    assert engine_config(plan(data, prior_rows=500)).prior_rows == 500
+    assert plan(data).settings() != plan(data, prior_rows=0).settings()
 
 
 def test_measurements_add_up(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +92,47 @@ def test_an_interrupt_keeps_and_reports_what_is_done(
     capsys.readouterr()
     assert run(monkeypatch, *arguments(tmp_path, model, "--warm")) == 2
     assert "warm (there False, now True)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_run_that_is_terminated_keeps_and_reports_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, interrupt: Any
+) -> None:
+    """Also one that a shell started in its background, where Ctrl-C is ignored."""
+    measure = Benchmark._measure
+    made: list[None] = []
+
+    def terminated(*given: Any, **named: Any) -> Any:
+        made.append(None)
+        if len(made) == 4 + 4 + 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return measure(*given, **named)
+
+    monkeypatch.setattr(Benchmark, "_measure", terminated)
+    handlers = signal.signal(signal.SIGINT, interrupt), signal.getsignal(signal.SIGTERM)
+    try:
+        assert run(monkeypatch, *arguments(tmp_path, model)) == 143
+        assert signal.getsignal(signal.SIGTERM) is handlers[1]
+    finally:
+        signal.signal(signal.SIGINT, handlers[0])
+    report = json.loads((tmp_path / "o" / "report.json").read_text())
+    assert (report["environment"]["status"], report["environment"]["questions"]) == ("partial", 1)
+    assert len((tmp_path / "o" / "results.jsonl").read_text().splitlines()) == 4 + 1
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_report_says_what_outlives_a_question(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str, warm: bool
+) -> None:
+    words = ["--modes", "auto", "--limit", "1", "--prior-rows", "30", *(["--warm"] if warm else [])]
+    assert run(monkeypatch, *arguments(tmp_path, model), *words) == 0
+    environment = json.loads((tmp_path / "o" / "report.json").read_text())["environment"]
+    assert ("copy-logit rows" in environment["carried"]) is warm
+    assert {"acceptance estimates", "step costs"} <= set(environment["carried"])
+    assert environment["prior_rows"] == 30
+    shown = capsys.readouterr().out
+    assert f"each mode its own: {', '.join(environment['carried'])}\n" in shown
+    assert "prior rows of 30 tokens" in shown
 
 
 def test_results_that_are_there_are_said_to_be(

@@ -1,0 +1,39 @@
+"""What decoding teaches an engine of its models and its machine, as one thing that can be put aside and brought back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.engine.draft_control import DraftAcceptance, Throughput
+from app.engine.plain import PlainPace
+from racer.auto import Shared
+from racer.budget import CostCurve
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """Acceptance by class (for exact and for csd), step costs and the pace of late; nothing of anyone's text.
+
+    The draft_ fields are None without a draft model, curve and plain where only plain decoding runs.
+    """
+
+    shared: Shared
+    shared_csd: Shared
+    curve: CostCurve | None
+    plain: PlainPace | None
+    throughput: Throughput
+    draft_acceptance: DraftAcceptance | None = None
+    draft_curve: CostCurve | None = None
+
+    def fresh(self) -> Learning:
+        """What was there when the engine started, with the same prior rows: those are the model's."""
+        prior = self.shared.prior_ids, self.shared.prior_probs
+        return Learning(
+            Shared(*prior),
+            Shared(*prior),
+            None if self.curve is None else self.curve.fresh(),
+            None if self.plain is None else self.plain.fresh(),
+            Throughput(),
+            None if self.draft_acceptance is None else DraftAcceptance(),
+            None if self.draft_curve is None else self.draft_curve.fresh(),
+        )
