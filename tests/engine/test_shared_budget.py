@@ -11,6 +11,7 @@ from app.engine.session import Session
 from app.text.codec import TextCodec
 from racer.budget import CostCurve, share_budget
 from racer.drafter import NullDrafter
+from racer.ends import NO_ENDS, Ends
 from racer.tree import DraftTree, Float32Array
 from tests.tiny import tokenizer
 
@@ -27,7 +28,7 @@ class Fan(NullDrafter):
         self.confidence = confidence
         self.floor = -1.0
 
-    def propose(self, budget: int, max_depth: int, floor: float = 0.0) -> DraftTree:
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
         self.floor = floor
         n = len(self.confidence)
         parents, depth = np.zeros(n, np.int32), np.ones(n, np.int32)
