@@ -84,6 +84,9 @@ class Settings(BaseSettings):
     warm_start: bool = Field(True, description="Share the copy-logit table between requests of one API key")
     kv_memory_fraction: float = Field(0.3, gt=0.0, lt=1.0, description="Share of the free memory that the KV cache may take")
     chat_template: FilePath | None = Field(None, description="File with a chat template that replaces the model's own")
+    split_reasoning: bool = Field(
+        True, description="Give a reasoning model's thoughts as reasoning_content; without, they stay in the content"
+    )
     cache_dir: str | None = Field(None, min_length=1, description="Directory for fetched and converted models")
     max_conversations: int = Field(64, ge=0, description="Conversations (session_id) kept between turns; 0: none")
     conversation_memory: int = Field(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import codecs
+import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from random import Random
 from typing import Any, cast
 
 from app.engine.events import Delta, EventSink, Finished, FinishReason, SourceName, SpeculationStats, StepTree, TokenLogprob
 from app.engine.request import GenerationRequest
+from app.text.codec import ChatPrompt
+from app.text.detokenizer import ByteDetokenizer, Detokenizer
 from app.text.errors import ChatTemplateError
 from app.text.grammar import GrammarCompiler
+from app.text.pieces import PieceTable
+from app.text.thoughts import Thoughts
 from app.text.tool_calls import CallFormat
 
 BOS, EOS, TURN, END = 256, 257, 258, 259  # ids below are the bytes of UTF-8
@@ -36,14 +41,18 @@ WORDS = (
 
 
 class SyntheticCodec:
-    """One id per byte and four special ids. chat_error: what the chat template answers to any messages."""
+    """One id per byte and four special ids.
+
+    chat_error: what the chat template answers to any messages. thoughts: where the answer to every chat may think.
+    """
 
     vocab_size = 260
     eos_ids = frozenset({EOS})
     special_ids = frozenset(SPECIAL_NAMES)
 
-    def __init__(self, chat_error: str | None = None, has_chat_template: bool = True) -> None:
+    def __init__(self, chat_error: str | None = None, has_chat_template: bool = True, thoughts: Thoughts | None = None) -> None:
         self.chat_error = chat_error
+        self.thoughts = thoughts
         self.has_chat_template = has_chat_template
 
         self.grammars = GrammarCompiler(self)
@@ -58,13 +67,22 @@ class SyntheticCodec:
         return ([BOS] if add_special_tokens else []) + list(text.encode())
 
     def encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+        return self.read_chat(messages, tools).ids
+
+    def read_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> ChatPrompt:
         if self.chat_error is not None or not self.has_chat_template:
             raise ChatTemplateError(self.chat_error or "This model has no chat template; use /v1/completions.")
         ids = [BOS]
         for message in messages:
             calls = "".join(call["function"]["name"] for call in message.get("tool_calls", ()))
             ids += [TURN, *f"{message['role']}\n{message['content']}{calls}".encode(), END]
-        return [*ids, TURN, *b"assistant\n"]
+        ids += [TURN, *f"assistant\n{json.dumps(dict(options)) if options else ''}".encode()]
+        return ChatPrompt(ids, self.thoughts)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         parts = [bytes([i]) if i < BOS else b"" if skip_special_tokens else SPECIAL_NAMES[i].encode() for i in ids]
@@ -72,6 +90,14 @@ class SyntheticCodec:
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < BOS else SPECIAL_NAMES[token_id].encode()
+
+    def detokenizer(self) -> Detokenizer:
+        return ByteDetokenizer(cast(PieceTable, self))
+
+    def piece(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < BOS else b""
+
+    first_piece = piece
 
 
 class SyntheticSession:

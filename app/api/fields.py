@@ -46,22 +46,46 @@ IGNORED = frozenset(
 )
 IGNORED_STREAM_OPTIONS = frozenset({"include_obfuscation"})
 
+# How other servers write tokens as text: this one always does it so.
+_SPELLING: Mapping[str, NoEffect] = {
+    "include_stop_str_in_output": NoEffect((False,)),
+    "skip_special_tokens": NoEffect((True,)),
+    "spaces_between_special_tokens": NoEffect((True,)),
+}
 COMPLETION_NO_EFFECT: Mapping[str, NoEffect] = {
+    **_SPELLING,
     "best_of": NoEffect((1,)),
     "suffix": NoEffect(("",)),
 }
 CHAT_NO_EFFECT: Mapping[str, NoEffect] = {
+    **_SPELLING,
+    "add_generation_prompt": NoEffect((True,)),
+    "continue_final_message": NoEffect((False,)),
     "audio": NoEffect(),
     "function_call": NoEffect(("none", "auto")),
     "functions": NoEffect(([],)),
     "modalities": NoEffect((["text"],)),
     "web_search_options": NoEffect(),
 }
-MESSAGE_NO_EFFECT: Mapping[str, NoEffect] = {  # openai-python writes these into the messages it gave out
-    "annotations": NoEffect(([],)),
+# What clients write into the messages, calls and text parts that they send back: notes on an answer, no part of its text.
+MESSAGE_IGNORED = frozenset(
+    {
+        "annotations",
+        "cache_control",
+        "parsed",
+        "provider_specific_fields",
+        "reasoning",
+        "reasoning_details",
+        "refusal",
+        "thinking_blocks",
+    }
+)
+CALL_IGNORED = frozenset({"cache_control", "extra_content", "index", "provider_specific_fields"})
+FUNCTION_IGNORED = frozenset({"parsed_arguments", "provider_specific_fields"})
+PART_IGNORED = frozenset({"annotations", "cache_control", "citations", "logprobs", "provider_specific_fields"})
+MESSAGE_NO_EFFECT: Mapping[str, NoEffect] = {
     "audio": NoEffect(),
     "function_call": NoEffect(),
-    "refusal": NoEffect(),
 }
 
 

@@ -89,9 +89,19 @@ async def _generate(
     finally:
         lease.queued()
     asked = Asked(engine.codec, body.speculative.trace, kind.logprobs if body.wants_logprobs else None)
-    reply = Reply(kind, name, engine.info.name, service.fingerprint, asked, prepared.echoes, body.n, prepared.calls)
+    reply = Reply(
+        kind,
+        name,
+        engine.info.name,
+        service.fingerprint,
+        asked,
+        prepared.echoes,
+        prompt_tokens=sum(len(request.prompt_ids) for request in prepared.requests) // body.n,
+        reading=prepared.reading if service.settings.split_reasoning else prepared.reading.without_thoughts(),
+        warnings=prepared.warnings,
+    )
     if body.stream:
-        stream = frames(reply, generations, keep_alive_after=service.keep_alive_after, include_usage=body.include_usage)
+        stream = frames(reply, generations, keep_alive_after=service.keep_alive_after, usage=body.usage_chunks)
         return EventStream(stream, generations.cancel)
     work = _collect(reply, generations)
     content = await run_until_gone(request.receive, work, generations.cancel)

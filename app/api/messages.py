@@ -6,9 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from app.api.fields import MESSAGE_NO_EFFECT
+from app.api.fields import CALL_IGNORED, FUNCTION_IGNORED, MESSAGE_IGNORED, MESSAGE_NO_EFFECT, PART_IGNORED
 from app.api.request_model import RequestModel
 from app.api.validation import refused
+
+NO_TEXT = ("refusal", "reasoning", "thinking", "redacted_thinking")  # parts of an earlier answer that are not its text
 
 
 def join_parts(value: Any) -> Any:
@@ -19,11 +21,13 @@ def join_parts(value: Any) -> Any:
     for index, part in enumerate(value):
         if not isinstance(part, dict):
             raise refused("must be an object", str(index))
+        if part.get("type") in NO_TEXT:
+            continue
         if part.get("type") != "text":
             raise refused("must be 'text': this server takes no other parts", f"{index}.type")
         if not isinstance(part.get("text"), str):
             raise refused("must be a string", f"{index}.text")
-        if part.keys() - {"type", "text"}:
+        if any(value is not None for name, value in part.items() if name not in {"type", "text"} | PART_IGNORED):
             raise refused("has a field this server does not know", str(index))
         texts.append(part["text"])
     return "".join(texts)
@@ -47,12 +51,16 @@ Content = Annotated[
 
 
 class FunctionCall(RequestModel):
+    ignored = FUNCTION_IGNORED
+
     name: str
     arguments: str = Field("", description="JSON text")
 
 
 class ToolCall(RequestModel):
     """A call that an earlier answer made."""
+
+    ignored = CALL_IGNORED
 
     id: str | None = None
     type: Literal["function"] = "function"
@@ -62,6 +70,7 @@ class ToolCall(RequestModel):
 class Message(RequestModel):
     """One turn. Content may be null, and missing for an assistant: both count as empty."""
 
+    ignored = MESSAGE_IGNORED
     no_effect = MESSAGE_NO_EFFECT
     roles: ClassVar[tuple[str, ...]] = ("system", "user", "assistant", "tool", "developer")
 
@@ -70,6 +79,9 @@ class Message(RequestModel):
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = Field(None, description="Assistant only")
     tool_call_id: str | None = Field(None, description="Tool only")
+    reasoning_content: Annotated[str | None, BeforeValidator(lambda value: value if isinstance(value, str) else None)] = Field(
+        None, description="Thoughts of an earlier answer, for chat templates that take them"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -87,7 +99,7 @@ class Message(RequestModel):
         return self
 
     def for_template(self) -> dict[str, Any]:
-        return self.model_dump(exclude_none=True)
+        return self.model_dump(exclude_none=True, exclude=None if self.role == "assistant" else {"reasoning_content"})
 
 
 Messages = Annotated[

@@ -8,7 +8,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from app.api.body import read_body
-from app.api.preparation import check_ids, message_ids, text_ids
+from app.api.preparation import chat_prompt, check_ids, text_ids
 from app.api.schemas import DetokenizeBody, TokenizeBody
 from app.api.service import Service, service_of
 from app.engine.interface import EngineInterface, ModelInfo
@@ -52,7 +52,7 @@ async def detokenize(request: Request) -> dict[str, Any]:
 
 def _encode(body: TokenizeBody, codec: TextCodec) -> list[int]:
     if body.messages is not None:
-        return message_ids(body.messages, codec, body.offered_tools)
+        return chat_prompt(body.messages, codec, body.offered_tools, body.chat_template_kwargs).ids
     return text_ids(body.prompt or "", codec, body.add_special_tokens)
 
 

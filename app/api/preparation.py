@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from app.api.details import Echo
 from app.api.errors import bad_value
 from app.api.messages import Message
 from app.api.prompts import Prompt
+from app.api.reading import Reading
 from app.api.schemas import DEFAULT_COMPLETION_TOKENS, ChatBody, CompletionBody, GenerationBody
 from app.api.structured import ToolDefinition
-from app.api.tools import CallReader, answer_grammar, chat_grammar
+from app.api.tools import answer_shape, chat_shape
+from app.api.warnings import schema_warnings
 from app.engine.interface import EngineInterface
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.text.codec import TextCodec
+from app.text.codec import ChatPrompt, TextCodec
 from app.text.errors import ChatTemplateError
 
 SEED_STEP = 0x9E3779B97F4A7C15  # spreads the seeds of choices over all 64-bit numbers
@@ -26,22 +29,23 @@ GREEDY_BELOW = 1e-5  # temperatures under it differ from greedy only by overflow
 class Prepared:
     """One generation for each choice, the choices of a prompt side by side, and the prompt that each gives back.
 
-    calls: how to read tool calls out of the answers; None: they are text.
+    reading: how thoughts and tool calls are told from the text of the answers. warnings: for the reply.
     """
 
     requests: list[GenerationRequest]
     echoes: list[Echo | None]
-    calls: CallReader | None = None
+    reading: Reading = field(default_factory=Reading)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
 
 
 def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """`n` choices of each prompt. Raises ApiError 400."""
-    prepared = Prepared([], [])
-    grammar = answer_grammar(body, engine.codec)
+    shape = answer_shape(body, engine.codec)
+    prepared = Prepared([], [], warnings=schema_warnings(shape.dropped))
     for prompt in body.prompt:
         ids = _prompt_ids(prompt, engine)
         request = _request(body, ids, _completion_budget(body, ids, engine), engine, tenant, conversation)
-        request = replace(request, continue_text=True, prompt_logprobs=body.echo and body.wants_logprobs, grammar=grammar)
+        request = replace(request, continue_text=True, prompt_logprobs=body.echo and body.wants_logprobs, grammar=shape.grammar)
         text = prompt if isinstance(prompt, str) else engine.codec.decode(ids, skip_special_tokens=False)
         prepared.requests.extend(_choices(request, body.n))
         prepared.echoes.extend([Echo(text, request.prompt_ids) if body.echo else None] * body.n)
@@ -50,10 +54,11 @@ def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: s
 
 def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """The choices of a chat. Raises ApiError 400, ChatTemplateError."""
-    ids = message_ids(body.messages, engine.codec, body.offered_tools)
-    grammar, calls = chat_grammar(body, engine.codec)
-    request = replace(_request(body, ids, body.budget, engine, tenant, conversation), grammar=grammar)
-    return Prepared(_choices(request, body.n), [None] * body.n, calls)
+    prompt = chat_prompt(body.messages, engine.codec, body.offered_tools, body.chat_template_kwargs)
+    shape = chat_shape(body, engine.codec, prompt.thoughts)
+    request = replace(_request(body, prompt.ids, body.budget, engine, tenant, conversation), grammar=shape.grammar)
+    reading = Reading(shape.calls, prompt.thoughts, body.include_reasoning)
+    return Prepared(_choices(request, body.n), [None] * body.n, reading, schema_warnings(shape.dropped))
 
 
 def _choices(request: GenerationRequest, n: int) -> list[GenerationRequest]:
@@ -65,10 +70,14 @@ def _choices(request: GenerationRequest, n: int) -> list[GenerationRequest]:
     return [replace(request, group=group, sampling=replace(request.sampling, seed=own)) for own in seeds]
 
 
-def message_ids(messages: Sequence[Message], codec: TextCodec, tools: Sequence[ToolDefinition] = ()) -> list[int]:
+def chat_prompt(
+    messages: Sequence[Message], codec: TextCodec, tools: Sequence[ToolDefinition], options: Mapping[str, Any]
+) -> ChatPrompt:
     """Raises ApiError 400, ChatTemplateError."""
     try:
-        return codec.encode_chat([message.for_template() for message in messages], [tool.for_template() for tool in tools])
+        return codec.read_chat(
+            [message.for_template() for message in messages], [tool.for_template() for tool in tools], options
+        )
     except ChatTemplateError:
         raise
     except ValueError:  # for one, the JSON text in a tool call's arguments may escape half of a surrogate pair

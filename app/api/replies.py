@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from app.api.details import Asked, Echo, TokenDetails
-from app.api.tools import CallReader
+from app.api.reading import AnswerReader, Reading
 from app.engine.events import SOURCE_NAMES, Delta, Finished, SpeculationStats
-from app.text.tool_calls import CallParser
+from app.text.thoughts import Split
 
 # Line separators to some readers of event streams, plain characters to JSON: written as escapes they are safe for both.
 _LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
@@ -27,10 +27,12 @@ class ReplyKind:
     opens_with_role: bool
     logprobs: Literal["chat", "completion"]
 
-    def whole(self, text: str, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def whole(self, text: str, calls: Sequence[dict[str, Any]], thought: str | None) -> dict[str, Any]:
+        """thought: None for a model that shows none."""
         if not self.opens_with_role:
             return {"text": text}
-        message = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        message = {"role": "assistant", "content": text if text or not (calls or thought) else None, "refusal": None}
+        message |= {} if thought is None else {"reasoning_content": thought or None}
         return {"message": message | ({"tool_calls": list(calls)} if calls else {})}
 
     def part(self, text: str) -> dict[str, Any]:
@@ -44,6 +46,10 @@ CHAT = ReplyKind("chatcmpl-", "chat.completion", "chat.completion.chunk", opens_
 ROLE_DELTA = {"delta": {"role": "assistant", "content": ""}}
 
 
+def thought_delta(thought: str) -> dict[str, Any]:
+    return {"delta": {"reasoning_content": thought}}
+
+
 def calls_delta(calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Tool calls, whole, as a delta."""
     return {"delta": {"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}}
@@ -55,39 +61,39 @@ class Answer:
 
     index: int
     details: TokenDetails
+    reader: AnswerReader
     echo: Echo | None = None
-    reader: CallReader | None = None
     texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     finished: Finished | None = None
-    calls: list[dict[str, Any]] = field(default_factory=list)  # complete when it is finished
-    _parser: CallParser | None = None
-
-    def __post_init__(self) -> None:
-        self._parser = None if self.reader is None else self.reader.parser()
+    tokens: int = 0
 
     def add(self, event: Delta | Finished) -> None:
         if isinstance(event, Finished):
             self.finished = event
         else:
+            self.tokens += len(event.token_ids)
             self.details.add(event, self._opening())
-        self.texts.append(self._content(event))
+        thought, text = self.reader.read(event.text, ends=isinstance(event, Finished))
+        self.thoughts.append(thought)
+        self.texts.append(text)
+
+    def take(self) -> Split:
+        """What was added since the last call."""
+        split = Split("".join(self.thoughts), "".join(self.texts))
+        self.thoughts, self.texts = [], [""]  # not empty: the echo has been given
+        return split
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Complete when it is finished."""
+        return self.reader.calls
 
     @property
     def finish_reason(self) -> str | None:
         if self.finished is None:
             return None
         return "tool_calls" if self.calls and self.finished.reason == "stop" else self.finished.reason
-
-    def _content(self, event: Delta | Finished) -> str:
-        """The part of an event's text that is no call."""
-        if self._parser is None or self.reader is None:
-            return event.text
-        text = self._parser.push(event.text)
-        if isinstance(event, Finished):
-            rest, calls = self._parser.end()
-            self.calls = self.reader.shown(calls)
-            text += rest
-        return text
 
     def _opening(self) -> Echo | None:
         """The echo, for the first event."""
@@ -107,35 +113,47 @@ class Reply:
     fingerprint: str
     asked: Asked
     echoes: Sequence[Echo | None]  # one for each choice
-    choices_per_prompt: int = 1
-    calls: CallReader | None = None
+    prompt_tokens: int  # each prompt counted once
+    reading: Reading = field(default_factory=Reading)
+    warnings: Sequence[dict[str, Any]] = ()
     created: int = field(default_factory=lambda: int(time.time()))
 
     def answers(self) -> list[Answer]:
         """An empty answer for each choice."""
-        return [Answer(index, TokenDetails(self.asked), echo, self.calls) for index, echo in enumerate(self.echoes)]
+        return [Answer(index, TokenDetails(self.asked), self.reading.reader(), echo) for index, echo in enumerate(self.echoes)]
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The non-streamed reply; every answer is finished."""
         ends = [answer.finished for answer in answers if answer.finished is not None]
         choices = []
         for answer, end in zip(answers, ends, strict=True):
-            content = self.kind.whole("".join(answer.texts), answer.calls)
+            thought = "".join(answer.thoughts) if answer.reader.thinks else None
+            content = self.kind.whole("".join(answer.texts), answer.calls, thought)
             choice = self.choice(answer.index, content, end, answer.finish_reason)
             choices.append(choice | answer.details.take())
         body = self._body(self.kind.whole_object, choices)
-        return body | {"usage": self.usage(ends), "metrics": metrics_of(ends)}
+        return body | {"usage": self.usage(ends), "metrics": metrics_of(ends)} | self.remarks
 
     def usage(self, ends: Sequence[Finished]) -> dict[str, Any]:
         """Of all choices together; a prompt counts once, however many choices it has."""
-        prompt = sum(end.prompt_tokens for end in ends) // self.choices_per_prompt
-        completion = sum(end.completion_tokens for end in ends)
+        usage = self._usage(sum(end.completion_tokens for end in ends))
+        return usage | {"prompt_tokens_details": {"cached_tokens": sum(end.cached_tokens for end in ends)}}
+
+    def usage_so_far(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The same while the answers grow."""
+        return self._usage(sum(answer.tokens for answer in answers))
+
+    def _usage(self, completion: int) -> dict[str, Any]:
         return {
-            "prompt_tokens": prompt,
+            "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": sum(end.cached_tokens for end in ends)},
+            "total_tokens": self.prompt_tokens + completion,
         }
+
+    @property
+    def remarks(self) -> dict[str, Any]:
+        """The `warnings` member, where there is something to warn of."""
+        return {"warnings": list(self.warnings)} if self.warnings else {}
 
     def choice(
         self, index: int, content: dict[str, Any], end: Finished | None = None, reason: str | None = None

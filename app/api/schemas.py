@@ -13,6 +13,7 @@ from app.api.prompts import Prompts
 from app.api.request_model import RequestModel
 from app.api.sessions import SessionId
 from app.api.structured import ResponseFormat, ToolsBody
+from app.api.template_options import TemplateOptions
 from app.api.validation import refused
 from app.engine.request import DrafterName
 
@@ -22,6 +23,7 @@ MAX_BIASES = 1024
 MAX_CHOICES = 16  # for one prompt
 MAX_LOGPROBS = 20  # likeliest tokens that are reported at each place
 INT64 = 1 << 63
+UsageChunks = Literal["none", "last", "each"]
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat runs to the end of the context
 
 
@@ -79,6 +81,7 @@ class StreamOptions(RequestModel):
     ignored = IGNORED_STREAM_OPTIONS
 
     include_usage: bool = Field(False, description="Send one more chunk with the usage before the end")
+    continuous_usage_stats: bool = Field(False, description="With include_usage: the usage so far in every chunk")
 
 
 class Speculative(RequestModel):
@@ -192,8 +195,12 @@ class GenerationBody(RequestModel):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+    def usage_chunks(self) -> UsageChunks:
+        """Which chunks of a stream tell the usage."""
+        options = self.stream_options
+        if options is None or not options.include_usage:
+            return "none"
+        return "each" if options.continuous_usage_stats else "last"
 
 
 class CompletionBody(GenerationBody):
@@ -222,6 +229,8 @@ class ChatBody(ToolsBody, GenerationBody):
     logprobs: bool = Field(False, description="Report the log-probability of each token")
     top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS, description="Likeliest tokens to report at each place")
     parallel_tool_calls: bool = Field(True, description="Whether one answer may make several calls")
+    chat_template_kwargs: TemplateOptions = Field({}, description="Variables for the chat template, such as enable_thinking")
+    include_reasoning: bool = Field(True, description="Give the thoughts of a reasoning model, as reasoning_content")
 
     @model_validator(mode="after")
     def _calls_end(self) -> ChatBody:
@@ -247,6 +256,7 @@ class TokenizeBody(ToolsBody):
     prompt: str | None = None
     add_special_tokens: bool = Field(True, description="Add what the tokenizer puts around a text, such as BOS; prompt only")
     messages: Messages | None = Field(None, min_length=1)
+    chat_template_kwargs: TemplateOptions = Field({}, description="Variables for the chat template; with messages only")
 
     @model_validator(mode="after")
     def _either(self) -> TokenizeBody:
@@ -256,6 +266,8 @@ class TokenizeBody(ToolsBody):
             raise refused("and `messages` exclude each other", "prompt")
         if self.prompt is not None and self.tools:
             raise refused("goes with `messages` only", "tools")
+        if self.prompt is not None and self.chat_template_kwargs:
+            raise refused("goes with `messages` only", "chat_template_kwargs")
         return self
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -12,7 +12,8 @@ from starlette.types import Receive, Scope, Send
 from app.api.disconnect import run_until_gone
 from app.api.errors import ApiError, as_api_error
 from app.api.generations import Generations
-from app.api.replies import ROLE_DELTA, Answer, Reply, calls_delta, dump, metrics_of
+from app.api.replies import ROLE_DELTA, Reply, calls_delta, dump, metrics_of, thought_delta
+from app.api.schemas import UsageChunks
 from app.engine.errors import EngineError
 from app.engine.events import Delta, Finished
 from app.text.errors import GrammarError
@@ -56,14 +57,14 @@ async def frames(
     generations: Generations,
     *,
     keep_alive_after: float,
-    include_usage: bool,
+    usage: UsageChunks,
 ) -> AsyncIterator[bytes]:
     """All frames of one stream. A failure is one frame with an error object, and the last.
 
     keep_alive_after: seconds of silence.
     """
     try:
-        chunks = _Chunks(reply, include_usage)
+        chunks = _Chunks(reply, usage)
         while generations.open:
             item = await generations.next(keep_alive_after)
             if item is None:
@@ -71,7 +72,7 @@ async def frames(
                 continue
             for chunk in chunks.of(*item, last=generations.open == 0):
                 yield _frame(chunk)
-        if include_usage:
+        if usage != "none":
             yield _frame(reply.chunk([], usage=reply.usage(chunks.ends)))
         yield DONE
     except Exception as error:
@@ -83,44 +84,44 @@ async def frames(
 class _Chunks:
     """Turns events into chunks: the role first, no chunk without content but those that carry an end."""
 
-    def __init__(self, reply: Reply, include_usage: bool) -> None:
+    def __init__(self, reply: Reply, usage: UsageChunks) -> None:
         self._reply = reply
-        self._extra: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._usage = usage
         self._answers = reply.answers()
         self._opened: set[int] = set()
         self.ends: list[Finished] = []
 
     def of(self, index: int, event: Delta | Finished, *, last: bool) -> list[dict[str, Any]]:
         """last: the event ends the last open choice, whose chunk carries the metrics of all."""
-        reply, chunks, answer = self._reply, [], self._answers[index]
-        if reply.kind.opens_with_role and index not in self._opened:
-            self._opened.add(index)
-            chunks.append(reply.chunk([reply.choice(index, ROLE_DELTA)], **self._extra))
-        if isinstance(event, Finished):
-            self.ends.append(event)
-            text = _text(answer, event)
-            if answer.calls:
-                parts = [*([reply.kind.part(text)] if text else []), calls_delta(answer.calls)]
-                chunks += [reply.chunk([reply.choice(index, part)], **self._extra) for part in parts]
-                text = ""
-            choice = reply.choice(index, reply.kind.part(text), event, answer.finish_reason)
-            choice |= answer.details.take(tree=True)
-            metrics = {"metrics": metrics_of(self.ends)} if last else {}
-            chunks.append(reply.chunk([choice], **self._extra, **metrics))
-            return chunks
-        text = _text(answer, event)
-        if text:
-            choice = reply.choice(index, reply.kind.part(text)) | answer.details.take(tree=True)
-            chunks.append(reply.chunk([choice], **self._extra))
-        return chunks
+        reply, answer = self._reply, self._answers[index]
+        chunks = [] if index in self._opened or not reply.kind.opens_with_role else [self._chunk(index, ROLE_DELTA)]
+        self._opened.add(index)
+        answer.add(event)
+        thought, text = answer.take()
+        parts = [*([thought_delta(thought)] if thought else []), *([reply.kind.part(text)] if text else [])]
+        if not isinstance(event, Finished):
+            # details go with the first part: who shows tokens knows them before their text
+            return chunks + [
+                self._chunk(index, part, {} if place else answer.details.take(tree=True)) for place, part in enumerate(parts)
+            ]
+        self.ends.append(event)
+        if answer.calls:
+            parts.append(calls_delta(answer.calls))
+        # the end goes with the last part of the text, if that is content
+        final = parts.pop() if parts and text and not answer.calls else reply.kind.part("")
+        chunks += [self._chunk(index, part) for part in parts]
+        choice = reply.choice(index, final, event, answer.finish_reason) | answer.details.take(tree=True)
+        extra = {"metrics": metrics_of(self.ends), **reply.remarks} if last else {}
+        return [*chunks, reply.chunk([choice], **self._so_far(), **extra)]
 
+    def _chunk(self, index: int, part: dict[str, Any], details: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self._reply.chunk([self._reply.choice(index, part) | dict(details or {})], **self._so_far())
 
-def _text(answer: Answer, event: Delta | Finished) -> str:
-    """The text of an event, after the echo where it is the first of its choice; details wait in the answer."""
-    answer.add(event)
-    text = "".join(answer.texts)
-    answer.texts = [""]
-    return text
+    def _so_far(self) -> dict[str, Any]:
+        """The usage as a chunk shows it."""
+        if self._usage == "none":
+            return {}
+        return {"usage": self._reply.usage_so_far(self._answers) if self._usage == "each" else None}
 
 
 def _frame(body: dict[str, Any]) -> bytes:

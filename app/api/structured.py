@@ -92,6 +92,8 @@ class NamedTool:
 def parse_choice(value: Any) -> str | NamedTool:
     if isinstance(value, str) and value in ("none", "auto", "required"):
         return value
+    if value == "any" or (isinstance(value, dict) and value.get("type") == "any"):
+        raise refused("takes 'required' for what other servers call 'any': at least one call")
     if not isinstance(value, dict):
         raise refused("must be 'none', 'auto', 'required' or an object that names a function")
     if value.get("type") != "function":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from app.api.schemas import ChatBody, GenerationBody
 from app.text.codec import TextCodec
 from app.text.errors import GrammarError
 from app.text.grammar import Grammar
+from app.text.relaxed import relaxed
+from app.text.thoughts import Thoughts
 from app.text.tool_calls import CallFormat, CallParser, ToolCall
-from app.text.tool_grammar import MAX_CALLS, Tool, ToolSchemaError, call_grammar
+from app.text.tool_grammar import MAX_CALLS, Tool, ToolSchemaError, call_grammar, schema_grammar
 
 _LETTERS = string.ascii_letters + string.digits
 
@@ -43,42 +45,77 @@ class CallReader:
         return f"call_{secrets.token_hex(12)}"
 
 
-def answer_grammar(body: GenerationBody, codec: TextCodec) -> Grammar | None:
-    """The grammar of an answer without calls. Raises ApiError 400."""
-    schema = body.answer_schema
-    if schema is None:
-        return None
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the answers of one request look like. grammar: what they are held to. calls: how to read calls out of them.
+
+    dropped: (path of a schema, keywords in it that are not kept to).
+    """
+
+    grammar: Grammar | None = None
+    calls: CallReader | None = None
+    dropped: tuple[tuple[str, frozenset[str]], ...] = ()
+
+
+def answer_shape(body: GenerationBody, codec: TextCodec, thoughts: Thoughts | None = None) -> Shape:
+    """The shape of answers without calls. thoughts: what may come before them. Raises ApiError 400."""
+    if body.answer_schema is None:
+        return Shape()
+    path = body.answer_schema_path
     try:
-        return codec.grammars.json_schema(schema).asked_by(body.answer_schema_path)
+        found = relaxed(body.answer_schema)
+        grammar = schema_grammar(codec.grammars, found.schema, thoughts).asked_by(path)
     except GrammarError as error:
-        raise bad_value(str(error), body.answer_schema_path, "invalid_schema") from None
+        raise bad_value(str(error), path, "invalid_schema") from None
+    return Shape(grammar, None, ((path, found.dropped),))
 
 
-def chat_grammar(body: ChatBody, codec: TextCodec) -> tuple[Grammar | None, CallReader | None]:
-    """The grammar of a chat's answer, and what reads the calls in it. Raises ApiError 400, ChatTemplateError."""
+def chat_shape(body: ChatBody, codec: TextCodec, thoughts: Thoughts | None) -> Shape:
+    """The shape of a chat's answers. Raises ApiError 400, ChatTemplateError."""
     offered = body.offered_tools
     if not offered:
-        return answer_grammar(body, codec), None
+        return answer_shape(body, codec, thoughts)
     form = codec.call_format()
     named = None if isinstance(body.tool_choice, str) else body.tool_choice.name
     required = named is not None or body.tool_choice == "required"
-    tools = [
-        Tool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
-        for tool in offered
-        if named in (None, tool.function.name)
-    ]
+    chosen = [(place, tool.function) for place, tool in enumerate(body.tools) if named in (None, tool.function.name)]
     single = named is not None or not body.parallel_tool_calls
-    reader = CallReader(form, frozenset(tool.name for tool in tools), 1 if single else None)
-    content = None if required else body.answer_schema
+    reader = CallReader(form, frozenset(tool.name for _, tool in chosen), 1 if single else None)
+    content: Mapping[str, Any] | None = None if required else body.answer_schema
     asked_by = "tools" if content is None else body.answer_schema_path
-    if not required and content is None and not any(tool.strict for tool in tools):
-        return None, reader
+    if not required and content is None and not any(tool.strict for _, tool in chosen):
+        return Shape(calls=reader)
+    dropped: list[tuple[str, frozenset[str]]] = []
+
+    def kept(schema: Mapping[str, Any], path: str, strict: bool = True) -> Mapping[str, Any]:
+        try:
+            found = relaxed(schema)
+        except GrammarError as error:
+            if strict:
+                raise bad_value(str(error), path, "invalid_schema") from None
+            return {}  # any JSON object will do
+        dropped.append((path, found.dropped))
+        return found.schema
+
+    tools = [
+        Tool(
+            tool.name,
+            None if tool.parameters is None else kept(tool.parameters, _parameters_path(place), bool(tool.strict)),
+            bool(tool.strict),
+        )
+        for place, tool in chosen
+    ]
+    content = None if content is None else kept(content, asked_by)
     try:
         most = 1 if single else MAX_CALLS
-        grammar = call_grammar(codec.grammars, form, tools, required=required, most=most, content=content)
+        grammar = call_grammar(codec.grammars, form, tools, required=required, most=most, content=content, thoughts=thoughts)
     except ToolSchemaError as error:
-        place = next(place for place, tool in enumerate(body.tools) if tool.function.name == error.tool)
-        raise bad_value(str(error), f"tools.{place}.function.parameters", "invalid_schema") from None
+        place = next(place for place, tool in chosen if tool.name == error.tool)
+        raise bad_value(str(error), _parameters_path(place), "invalid_schema") from None
     except GrammarError as error:
         raise bad_value(str(error), asked_by, "invalid_schema") from None
-    return grammar.asked_by(asked_by), reader
+    return Shape(grammar.asked_by(asked_by), reader, tuple(dropped))
+
+
+def _parameters_path(place: int) -> str:
+    return f"tools.{place}.function.parameters"

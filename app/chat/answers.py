@@ -6,6 +6,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import httpx
@@ -38,8 +39,10 @@ class EngineAnswer:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._detokenizer = engine.codec.detokenizer()
         settings = turn.settings
+        prompt = engine.codec.read_chat(turn.messages)
+        self._thoughts = None if prompt.thoughts is None else prompt.thoughts.parser()
         request = GenerationRequest(
-            tuple(engine.codec.encode_chat(turn.messages)),
+            tuple(prompt.ids),
             SamplingParams(temperature=settings.temperature, seed=settings.seed),
             StopParams(max_tokens=settings.max_tokens),
             SpeculationParams("none") if turn.plain else SpeculationParams(),
@@ -58,13 +61,25 @@ class EngineAnswer:
                 if isinstance(event, Failed):
                     raise event.error
                 if isinstance(event, Finished):
-                    yield Piece(self._detokenizer.flush(), "target")
+                    yield from self._told(self._detokenizer.flush(), "target", ends=True)
                     yield _outcome(event)
                     return
                 for place, (token, source) in enumerate(zip(event.token_ids, event.sources, strict=True)):
-                    yield Piece(self._detokenizer.push(token), source, place in event.rescued)
+                    yield from self._told(self._detokenizer.push(token), source, rescued=place in event.rescued)
         finally:
             self._handle.cancel()
+
+    def _told(self, text: str, source: str, *, rescued: bool = False, ends: bool = False) -> Iterator[Piece]:
+        """The text of one token as thoughts and content."""
+        if self._thoughts is None:
+            yield Piece(text, source, rescued)
+            return
+        found = [self._thoughts.push(text), *([self._thoughts.end()] if ends else [])]
+        for thought, content in found:
+            if thought:
+                yield Piece(thought, source, rescued, thought=True)
+            if content or not thought:
+                yield Piece(content, source, rescued)
 
 
 def _outcome(end: Finished) -> Outcome:
@@ -146,28 +161,43 @@ class ServerAnswer:
                 final |= {name: chunk[name] for name in ("usage", "metrics") if chunk.get(name)}
                 for choice in chunk.get("choices", ()):
                     final["reason"] = choice.get("finish_reason")
-                    for piece in spread.add(choice.get("delta", {}).get("content") or "", choice.get("trace", ())):
-                        self._items.put(piece)
+                    spread.tokens += pieces_of(choice.get("trace", ()))
+                    for name in ("reasoning_content", "content"):
+                        for piece in spread.share(choice.get("delta", {}).get(name) or ""):
+                            self._items.put(replace(piece, thought=name == "reasoning_content"))
         self._items.put(_outcome_of(final))
 
 
 class Spread:
-    """Shares streamed text out over the tokens that made it. Half characters go to the token that completes them."""
+    """Shares streamed text out over the tokens that made it. Half characters go to the token that completes them.
+
+    tokens: those that have come, some of whose text may follow later.
+    """
 
     def __init__(self) -> None:
-        self._tokens: list[Piece] = []
+        self.tokens: list[Piece] = []
 
-    def add(self, content: str, trace: Any) -> list[Piece]:
-        """content: text that has come; trace: tokens that have come, some of whose text may follow later."""
-        self._tokens += [Piece(entry["text"], entry["source"], entry["rescued"]) for entry in trace]
+    def share(self, content: str) -> list[Piece]:
+        """content: text that has come. Tokens that nothing of it is like are passed over: the tags of thoughts are no text."""
         pieces = []
         while content:
-            token = self._tokens.pop(0) if self._tokens else Piece("", "target")
-            whole = bool(token.text) and content.startswith(token.text)
-            text = token.text if whole else content
+            found = next(
+                (place for place, token in enumerate(self.tokens) if token.text and content.startswith(token.text)), -1
+            )
+            if found >= 0:
+                token = self.tokens[found]
+                text = token.text
+            else:
+                token, text = (self.tokens or [Piece("", "target")])[0], content
+            del self.tokens[: max(found, 0) + 1]
             pieces.append(Piece(text, token.source, token.rescued))
             content = content[len(text) :]
         return pieces
+
+
+def pieces_of(trace: Any) -> list[Piece]:
+    """The entries of a trace, each with the token's own text."""
+    return [Piece(entry["text"], entry["source"], entry["rescued"]) for entry in trace]
 
 
 def _outcome_of(final: dict[str, Any]) -> Outcome:

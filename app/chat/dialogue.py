@@ -46,11 +46,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that one token added. source: as in SOURCE_NAMES."""
+    """Text that one token added. source: as in SOURCE_NAMES. thought: it is no part of the answer proper."""
 
     text: str
     source: str
     rescued: bool = False
+    thought: bool = False
 
 
 @dataclass(frozen=True, slots=True)

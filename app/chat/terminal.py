@@ -105,10 +105,17 @@ class Terminal:
         self._note(self._dialogue.answered(line, "".join(said), end, time.monotonic() - started), "dim")
 
     def _show(self, answer: Answer, said: list[str]) -> Outcome:
+        thinking = False
         for item in answer:
             if isinstance(item, Outcome):
                 return item
-            said.append(item.text)
+            if item.thought and not self._interactive:
+                continue  # a pipe gets answers alone
+            if thinking and item.text and not item.thought:
+                self._out.print("\n")
+            thinking = item.thought or (thinking and not item.text)
+            if not item.thought:
+                said.append(item.text)
             self._out.print(rendered(item), end="", soft_wrap=True)
         raise EngineError("The answer broke off.")
 
@@ -134,8 +141,12 @@ class Terminal:
 
 
 def rendered(piece: Piece) -> Text:
-    """The text of a token in its colour. What a model writes moves no cursor: control characters are replaced."""
-    return Text(piece.text.translate(CONTROLS), _style(piece.source, rescued=piece.rescued))
+    """The text of a token in its colour, thoughts faint and slanted.
+
+    What a model writes moves no cursor: control characters are replaced.
+    """
+    style = _style(piece.source, rescued=piece.rescued)
+    return Text(piece.text.translate(CONTROLS), style + Style(dim=True, italic=True) if piece.thought else style)
 
 
 def _style(source: str, *, rescued: bool = False) -> Style:

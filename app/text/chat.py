@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
 
 from app.text.errors import ChatTemplateError
+from app.text.thoughts import Tags, tags_of
 
 NO_TEMPLATE = "This model has no chat template; use /v1/completions or start with a template file."
 _LONGEST_MESSAGE = 300  # characters of a template's own words in an error
@@ -41,8 +42,21 @@ class ChatTemplate:
         """The source of the template that renders tools."""
         return self._tool_use
 
-    def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> str:
-        """The prompt text, ready for the assistant's answer. Raises ChatTemplateError, never with words of the user's."""
+    @property
+    def tags(self) -> Tags | None:
+        """What the model writes around its thoughts, after the template."""
+        return tags_of(self._source)
+
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text, ready for the assistant's answer. options: more variables of the template.
+
+        Raises ChatTemplateError, never with words of the user's.
+        """
         if not self.present:
             raise ChatTemplateError(NO_TEMPLATE)
         self._refuse_unrendered(messages, tools)
@@ -50,12 +64,12 @@ class ChatTemplate:
         as_system = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in plain]
         if as_system != plain:
             if "developer" not in self._source:
-                return self._render(as_system, tools)
+                return self._render(as_system, tools, options)
             try:
-                return self._render(plain, tools)
+                return self._render(plain, tools, options)
             except ChatTemplateError:
-                return self._render(as_system, tools)
-        return self._render(plain, tools)
+                return self._render(as_system, tools, options)
+        return self._render(plain, tools, options)
 
     def _refuse_unrendered(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None) -> None:
         """Templates skip what they do not know: a tool call or a tool would be lost without a word."""
@@ -67,7 +81,9 @@ class ChatTemplate:
                 path = f"messages.{index}.tool_calls"
                 raise ChatTemplateError("This model's chat template does not render tool calls.", path)
 
-    def _render(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] | None) -> str:
+    def _render(
+        self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] | None, options: Mapping[str, Any] | None
+    ) -> str:
         try:
             rendered = self._tokenizer.apply_chat_template(
                 messages,
@@ -75,6 +91,7 @@ class ChatTemplate:
                 chat_template=self._override,
                 add_generation_prompt=True,
                 tokenize=False,
+                **(options or {}),
             )
         except jinja2.TemplateSyntaxError as error:
             raise ChatTemplateError(f"The chat template is broken: line {error.lineno}: {error.message}") from None

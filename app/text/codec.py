@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.text.chat import ChatTemplate
 from app.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from app.text.grammar import GrammarCompiler
 from app.text.pieces import piece_table
+from app.text.thoughts import Thoughts, thoughts_after
 from app.text.tool_calls import CallFormat, call_format
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A chat as the model reads it. thoughts: where its answer may think; None: it does not, or no more."""
+
+    ids: list[int]
+    thoughts: Thoughts | None = None
 
 
 class TextCodec:
@@ -35,9 +45,10 @@ class TextCodec:
         added = self._backend.get_added_tokens_decoder()
         self.vocab_size = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.eos_ids = frozenset(eos_ids)
-        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special) | frozenset(
-            tokenizer.all_special_ids
-        )
+        control = {token_id for token_id, token in added.items() if token.special} | set(tokenizer.all_special_ids)
+        self._tags = self._chat.tags
+        tags = {self._backend.token_to_id(tag) for tag in self._tags or ()}
+        self.special_ids = frozenset(control - tags)  # thoughts are told from the answer by their tags
         self.has_chat_template = self._chat.present
         self._shown = piece_table(self._backend, skip=self.special_ids)
         self._all = piece_table(self._backend, skip=frozenset())
@@ -55,12 +66,29 @@ class TextCodec:
         return list(self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
-        """Token ids of the rendered messages. The template writes BOS itself, so none is added. Raises ChatTemplateError."""
-        return self.encode(self.render_chat(messages, tools), add_special_tokens=False)
+        """Token ids of the rendered messages. Raises ChatTemplateError."""
+        return self.read_chat(messages, tools).ids
 
-    def render_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> str:
+    def read_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> ChatPrompt:
+        """A chat as the model reads it; options: more variables of the template. Raises ChatTemplateError, ValueError."""
+        text = self.render_chat(messages, tools, options)
+        # the template writes BOS itself
+        ids = self.encode(text, add_special_tokens=False)
+        return ChatPrompt(ids, None if self._tags is None else thoughts_after(text, self._tags))
+
+    def render_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt text the template makes of the messages, up to where the answer starts. Raises ChatTemplateError."""
-        return self._chat.render(messages, tools)
+        return self._chat.render(messages, tools, options)
 
     def call_format(self) -> CallFormat:
         """How the model writes tool calls, after its template. Raises ChatTemplateError for a format that is not read here."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.text.errors import GrammarError
 from app.text.grammar import Grammar, GrammarCompiler
+from app.text.thoughts import Thoughts, thought_rules
 from app.text.tool_calls import CLOSE, OPEN, CallFormat
 
 MAX_CALLS = 16  # of one answer that must call: a model that finds no end is given one
@@ -41,30 +42,48 @@ def call_grammar(
     required: bool,
     most: int = MAX_CALLS,
     content: Mapping[str, Any] | None = None,
+    thoughts: Thoughts | None = None,
 ) -> Grammar:
     """A grammar of answers with calls.
 
     required: at least one call and nothing else, at most `most`. Otherwise the answer may be content too: any text, in which a
-    call is held to its schema once it has begun, or where `content` is a schema, JSON of it in place of calls.
+    call is held to its schema once it has begun, or where `content` is a schema, JSON of it in place of calls. thoughts: what
+    may come before it all.
     Raises ToolSchemaError for the parameters of a strict tool, GrammarError for `content`.
     """
     calls = [f"call_{place}" for place in range(len(tools))]
     rules = [f"call: {' | '.join(calls)}"]
     rules += [f"{name}: {_object(compiler, form, tool)}" for name, tool in zip(calls, tools, strict=True)]
     rules += _several(form, most)
+    plain = _NO_JSON if thoughts is None else f"{_NO_JSON} & NO_THOUGHTS"
+    rules += [f"PLAIN: {plain}"]
     if required:
-        rules.append("start: calls")
+        rules.append("answer: calls")
     elif content is not None:
-        rules += [f"answer: {compiler.embedded(content)}", "start: calls | answer"]
+        rules += [f"content: {compiler.embedded(content)}", "answer: calls | content"]
     elif form.style == "tagged" and form.marks[0] is None:
         end = _text("\n" + CLOSE)
         more = "" if most == 1 else f'(again "\\n" call {end})*'
-        rules += [f"begun[lazy]: {_NO_JSON} {_text(OPEN)}", f"again[lazy]: {_ANY_TEXT} {_text(OPEN)}"]
-        rules += [f"FREE: {_NO_JSON}", f"TEXT: {_ANY_TEXT}", "rest: TEXT"]
-        rules.append(f'start: call | FREE | begun "\\n" call {end} {more} rest')
+        rules += [f"begun[lazy]: PLAIN {_text(OPEN)}", f"again[lazy]: {_ANY_TEXT} {_text(OPEN)}"]
+        rules += [f"TEXT: {_ANY_TEXT}", "rest: TEXT"]
+        rules.append(f'answer: call | PLAIN | begun "\\n" call {end} {more} rest')
     else:
-        rules += [f"TEXT: {_NO_JSON}", "start: calls | TEXT"]
-    return compiler.lark("\n".join(rules))
+        rules.append("answer: calls | PLAIN")
+    return _after(compiler, thoughts, rules)
+
+
+def schema_grammar(compiler: GrammarCompiler, schema: Mapping[str, Any], thoughts: Thoughts | None = None) -> Grammar:
+    """A grammar of answers that are JSON of a schema, behind what a model may think. Raises GrammarError."""
+    if thoughts is None:
+        return compiler.json_schema(schema)
+    return _after(compiler, thoughts, [f"answer: {compiler.embedded(schema)}"])
+
+
+def _after(compiler: GrammarCompiler, thoughts: Thoughts | None, rules: Sequence[str]) -> Grammar:
+    """The grammar of the rule `answer` among rules, after any thoughts."""
+    if thoughts is None:
+        return compiler.lark("\n".join([*rules, "start: answer"]))
+    return compiler.lark("\n".join([*rules, *thought_rules(thoughts), "start: begin answer"]))
 
 
 def _several(form: CallFormat, most: int) -> list[str]:

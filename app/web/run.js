@@ -9,6 +9,7 @@ export class Run {
   constructor(lane) {
     this.lane = lane;
     this.pieces = []; // [text, source, rescued, step]
+    this.thoughts = []; // the same, of what a reasoning model thinks before it answers
     this.tokens = 0;
     this.steps = 0; // verify steps; the first token comes before any
     this.bySource = Object.fromEntries(SOURCES.map((source) => [source, 0]));
@@ -43,7 +44,7 @@ export class Run {
     return this.points.at(-1)?.[0] ?? 0;
   }
 
-  /** Takes one chunk in; returns the new pieces. */
+  /** Takes one chunk in; returns the new pieces of the answer. */
   add(chunk) {
     if (chunk.metrics) this.figures = chunk.metrics.speculative_decoding;
     const choice = chunk.choices[0];
@@ -53,8 +54,10 @@ export class Run {
     if (trace.length) this.points.push([Math.round(performance.now() - this.startedAt), this.tokens]);
     if (choice.draft_tree) this.trees.push({ step: this.steps, tree: choice.draft_tree, last: trace.at(-1) });
     if (choice.finish_reason) this.state = choice.finish_reason;
-    const added = alignTokens(choice.delta.content ?? "", placed)
-      .map(([text, token]) => [text, token.source, token.rescued, token.step ?? this.steps]);
+    const share = (text) => alignTokens(text, placed).map(([part, token]) => [part, token.source, token.rescued, token.step ?? this.steps]);
+    const thought = choice.delta.reasoning_content ?? "";
+    if (thought) this.thoughts.push(...share(thought));
+    const added = thought ? [] : share(choice.delta.content ?? ""); // a chunk has one or the other
     this.pieces.push(...added);
     return added;
   }

@@ -68,11 +68,13 @@ class AnswerView {
     this.line = ""; // the last one so far
     this.code = false;
     this.text = el("div", { className: "text" });
+    this.thought = el("div", { className: "thought" });
+    this.thoughts = el("details", { className: "thoughts", hidden: true, open: run.state === "running" }, el("summary", { textContent: "Thoughts" }), this.thought);
     this.meta = el("p", { className: "meta" });
     this.failure = el("div", { className: "failure", role: "alert" });
     this.element = el("div", { className: "answer", data: { lane: run.lane } });
     if (lane) this.element.append(el("h3", { className: `lane ${run.lane}`, textContent: lane }));
-    this.element.append(this.text, this.meta, this.failure);
+    this.element.append(this.thoughts, this.text, this.meta, this.failure);
     this.text.addEventListener("click", ({ target }) => {
       if (target.dataset.step && run.trees.length) onPick(run, Number(target.dataset.step));
     });
@@ -80,6 +82,9 @@ class AnswerView {
   }
 
   grow(pieces) {
+    for (const piece of this.run.thoughts.slice(this.thought.childElementCount)) this.thought.append(tokenOf(piece, false));
+    this.thoughts.hidden = !this.run.thoughts.length;
+    if (pieces.length && !this.text.hasChildNodes()) this.thoughts.open = false; // once: who wants them opens them again
     for (const piece of pieces) {
       const breaks = piece[0].match(/^\n*/)[0].length; // the rest stands on the next line
       this.#follow(piece[0].slice(0, breaks));

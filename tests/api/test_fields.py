@@ -35,6 +35,11 @@ UNSUPPORTED_CHAT: list[tuple[str, Any]] = [
     ("logprobs", 0),
     ("top_logprobs", 3),
     ("top_logprobs", 21),
+    ("skip_special_tokens", False),
+    ("continue_final_message", True),
+    ("include_reasoning", 1),
+    ("tool_choice", "any"),
+    ("tool_choice", {"type": "any"}),
 ]
 UNSUPPORTED_COMPLETION: list[tuple[str, Any]] = [
     ("best_of", 2),
@@ -43,6 +48,9 @@ UNSUPPORTED_COMPLETION: list[tuple[str, Any]] = [
     ("logprobs", 21),
     ("logprobs", True),
     ("logprobs", -1),
+    ("skip_special_tokens", False),
+    ("include_stop_str_in_output", True),
+    ("include_reasoning", True),
 ]
 
 
@@ -58,6 +66,13 @@ def test_unsupported_fields_with_effect(client: TestClient, path: str, name: str
     check_error(ask(client, path, **{name: value}, stream=stream), 400, name)
 
 
+@pytest.mark.parametrize("choice", ["any", {"type": "any"}])
+def test_another_servers_word_for_required(client: TestClient, choice: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    error = check_error(ask(client, CHAT, tools=tools, tool_choice=choice), 400, "tool_choice")
+    assert "'required'" in error["message"]
+
+
 def test_unsupported_fields_without_effect(client: TestClient) -> None:
     shared = {
         "n": 1,
@@ -67,6 +82,9 @@ def test_unsupported_fields_without_effect(client: TestClient) -> None:
         "response_format": {"type": "text"},
         "repetition_penalty": 1.0,
         "min_tokens": 0,
+        "skip_special_tokens": True,
+        "spaces_between_special_tokens": True,
+        "include_stop_str_in_output": False,
     }
     chat = {
         **shared,
@@ -78,6 +96,10 @@ def test_unsupported_fields_without_effect(client: TestClient) -> None:
         "logprobs": False,
         "top_logprobs": 0,
         "parallel_tool_calls": True,
+        "add_generation_prompt": True,
+        "continue_final_message": False,
+        "chat_template_kwargs": {},
+        "include_reasoning": True,
     }
     assert ask(client, CHAT, **chat).status_code == 200
     assert ask(client, COMPLETIONS, **shared, best_of=1, echo=False, suffix="", logprobs=False).status_code == 200

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from app.api.messages import Message
 from tests.api.support import CHAT, COMPLETIONS, HELLO, STREAMS, check_alive, check_error, client_of, text_of
 from tests.api.support import stream as streamed
 from tests.synthetic import SyntheticCodec, SyntheticEngine
@@ -88,7 +89,10 @@ def test_text_parts_are_joined_in_order(client: TestClient, role: str) -> None:
         ({"role": "user", "content": "a", "foo": 1}, "foo"),
         ({"role": "user", "content": "a", "tool_calls": [CALL]}, "tool_calls"),
         ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "tool_calls.0.function"),
-        ({"role": "assistant", "content": "a", "refusal": "no"}, "refusal"),
+        ({"role": "assistant", "content": "a", "audio": {"id": "x"}}, "audio"),
+        ({"role": "assistant", "content": "a", "function_call": {"name": "f", "arguments": "{}"}}, "function_call"),
+        ({"role": "user", "content": [{"type": "text", "text": "a", "foo": 1}]}, "content.0"),
+        ({"role": "assistant", "tool_calls": [{**CALL, "foo": 1}]}, "tool_calls.0.foo"),
     ],
 )
 def test_bad_messages(client: TestClient, message: Any, param: str) -> None:
@@ -120,6 +124,78 @@ def test_messages_of_a_wrong_type(client: TestClient, messages: Any) -> None:
 def test_good_messages(client: TestClient, messages: Any) -> None:
     reply = client.post(CHAT, json={"messages": messages, "max_tokens": 1})
     assert reply.status_code == 200, reply.text
+
+
+REPLAYED: list[dict[str, Any]] = [
+    {"content": "x", "parsed": {"a": 1}},
+    {"content": "x", "provider_specific_fields": {"refusal": None}},
+    {"content": "x", "reasoning": "hm", "reasoning_details": [{"type": "reasoning.text"}], "thinking_blocks": []},
+    {"content": "x", "reasoning_content": "hm"},
+    {"content": "x", "reasoning_content": ["hm"]},
+    {"content": "x", "refusal": "no", "annotations": [{"type": "url_citation"}], "audio": None, "function_call": None},
+    {"content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}, "annotations": []}]},
+    {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "x"}, {"type": "refusal", "refusal": "no"}]},
+]
+
+
+@pytest.mark.parametrize("extra", REPLAYED)
+def test_what_clients_write_into_an_answer_does_not_come_back(client: TestClient, extra: dict[str, Any]) -> None:
+    def tokens(message: dict[str, Any]) -> Any:
+        reply = client.post(CHAT, json={"messages": [*HELLO, {"role": "assistant", **message}, *HELLO], "max_tokens": 1})
+        assert reply.status_code == 200, reply.text
+        return reply.json()["usage"]["prompt_tokens"]
+
+    assert tokens(extra) == tokens({"content": "x"})
+
+
+def test_what_clients_write_into_calls_does_not_come_back(client: TestClient, engine: SyntheticEngine) -> None:
+    function = {"name": "f", "arguments": "{}", "parsed_arguments": {}}
+    noted = {**CALL, "function": function, "index": 0, "provider_specific_fields": {}, "extra_content": {"a": 1}}
+    for call in (noted, CALL):
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        answer = {"role": "tool", "tool_call_id": "c1", "content": "1"}
+        reply = client.post(CHAT, json={"messages": [*HELLO, message, answer], "max_tokens": 1})
+        assert reply.status_code == 200, reply.text
+    assert engine.requests[0].prompt_ids == engine.requests[1].prompt_ids
+
+
+@pytest.mark.parametrize("role", ["assistant", "user"])
+def test_only_templates_see_the_thoughts_of_an_earlier_answer(role: str) -> None:
+    message = Message.model_validate({"role": role, "content": "x", "reasoning_content": "hm", "reasoning": "other"})
+    thoughts = {"reasoning_content": "hm"} if role == "assistant" else {}
+    assert message.for_template() == {"role": role, "content": "x", **thoughts}
+
+
+def test_variables_for_the_template(client: TestClient, engine: SyntheticEngine) -> None:
+    body = {"messages": HELLO, "chat_template_kwargs": {"enable_thinking": False}}
+    plain = client.post("/tokenize", json={"messages": HELLO}).json()["tokens"]
+    told = client.post("/tokenize", json=body).json()["tokens"]
+    assert client.post(CHAT, json={**body, "max_tokens": 1}).status_code == 200
+    assert list(engine.requests[-1].prompt_ids) == told != plain
+    assert bytes(told[len(plain) :]) == b'{"enable_thinking": false}'
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        *(({name: "x"}, f".{name}") for name in ("messages", "tools", "add_generation_prompt", "tokenize", "chat_template")),
+        ({"enable_thinking": False, "bos_token": "x"}, ".bos_token"),
+        ({"no name": 1}, ""),
+        ({f"v{place}": 1 for place in range(33)}, ""),
+        ([], ""),
+        ("x", ""),
+    ],
+)
+def test_variables_that_are_the_servers(client: TestClient, path: str, options: Any, param: str) -> None:
+    reply = client.post(path, json={"messages": HELLO, "chat_template_kwargs": options})
+    check_error(reply, 400, f"chat_template_kwargs{param}")
+
+
+def test_variables_go_with_messages(client: TestClient) -> None:
+    reply = client.post("/tokenize", json={"prompt": "a", "chat_template_kwargs": {"a": 1}})
+    check_error(reply, 400, "chat_template_kwargs")
+    check_error(client.post(COMPLETIONS, json={"prompt": "a", "chat_template_kwargs": {"a": 1}}), 400, "chat_template_kwargs")
 
 
 def test_two_thousand_messages() -> None:

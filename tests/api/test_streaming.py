@@ -182,9 +182,9 @@ def test_keep_alives_are_comments() -> None:
         engine = _Silent()
         generations = Generations(Metrics())
         generations.submit(engine, [GenerationRequest((1,))])  # type: ignore[arg-type]
-        reply = Reply(CHAT_KIND, "chatcmpl-1", "m", "fp", Asked(SyntheticCodec()), [None])  # type: ignore[arg-type]
+        reply = Reply(CHAT_KIND, "chatcmpl-1", "m", "fp", Asked(SyntheticCodec()), [None], 1)  # type: ignore[arg-type]
         sent: list[bytes] = []
-        async for frame in frames(reply, generations, keep_alive_after=0.01, include_usage=False):
+        async for frame in frames(reply, generations, keep_alive_after=0.01, usage="none"):
             sent.append(frame)
             if len(sent) == 2:
                 engine.sink(Delta((1,), "a", ("target",)))
@@ -208,3 +208,29 @@ def test_every_payload_is_one_line_to_any_reader() -> None:
 def _text(whole: dict[str, Any]) -> str:
     choice = whole["choices"][0]
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+@BOTH
+def test_usage_in_every_chunk(client: TestClient, path: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**BASE[path], "max_tokens": 30, "n": 2}
+    payloads = stream(client, path, {**body, "stream_options": options})[:-1]
+    whole = client.post(path, json=body).json()["usage"]
+    shared = {name: whole[name] for name in ("prompt_tokens",)}
+    counts = [payload["usage"]["completion_tokens"] for payload in payloads]
+    assert all(payload["usage"] | shared == payload["usage"] for payload in payloads)
+    assert all(
+        usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] for usage in (p["usage"] for p in payloads)
+    )
+    assert counts == sorted(counts)
+    assert 0 <= counts[0] < counts[-2] == counts[-1] == 60
+    assert payloads[-1]["choices"] == []
+
+
+@BOTH
+def test_usage_in_every_chunk_needs_usage(client: TestClient, path: str) -> None:
+    body = {**BASE[path], "max_tokens": 3}
+    for options in ({"continuous_usage_stats": True}, {"continuous_usage_stats": True, "include_usage": False}):
+        assert not any("usage" in payload for payload in stream(client, path, {**body, "stream_options": options})[:-1])
+    payloads = stream(client, path, {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": False}})[:-1]
+    assert [payload["usage"] for payload in payloads[:-1]] == [None] * (len(payloads) - 1)

@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from rich.style import Style
 
-from app.chat.answers import EngineAnswer, ServerAnswer, Spread
+from app.chat.answers import EngineAnswer, ServerAnswer, Spread, pieces_of
 from app.chat.dialogue import AnswerSettings, Dialogue, Outcome, Piece, Quit
 from app.chat.terminal import rendered
 from app.engine.engine import Engine, EngineConfig
 from app.engine.errors import EngineError
+from app.engine.interface import EngineInterface
 from app.main import create_app
+from app.text.thoughts import KNOWN_TAGS, Thoughts
 from tests.api.support import new_settings, serving
 from tests.engine.drafting import FLAT
+from tests.synthetic import SyntheticCodec, SyntheticEngine
 from tests.tiny import CHAT_TEMPLATE, loaded
 from tests.waiting import wait_until
 
@@ -39,7 +42,7 @@ def engine() -> Iterator[Engine]:
 
 
 @contextmanager
-def served(engine: Engine, **changes: Any) -> Iterator[str]:
+def served(engine: EngineInterface, **changes: Any) -> Iterator[str]:
     app = create_app(new_settings(target="tiny", **changes), lambda: engine)
     with serving(app) as url:
         wait_until(lambda: app.state.service.state == "ready")
@@ -153,14 +156,41 @@ def test_text_is_shared_out_over_tokens():
         return {"text": text, "source": source, "rescued": False}
 
     spread = Spread()
-    first = spread.add("ab", [token("a", "target"), token("b", "retrieval"), token("�", "copy_logit")])
-    assert [(piece.text, piece.source) for piece in first] == [("a", "target"), ("b", "retrieval")]
-    assert [(piece.text, piece.source) for piece in spread.add("é", [])] == [("é", "copy_logit")]
-    assert [piece.text for piece in spread.add("rest", [])] == ["rest"]
+    spread.tokens += pieces_of([token("a", "target"), token("b", "retrieval"), token("�", "copy_logit")])
+    assert [(piece.text, piece.source) for piece in spread.share("ab")] == [("a", "target"), ("b", "retrieval")]
+    assert [(piece.text, piece.source) for piece in spread.share("é")] == [("é", "copy_logit")]
+    assert [piece.text for piece in spread.share("rest")] == ["rest"]
+    spread.tokens += pieces_of(
+        [token("<think>", "target"), token("\n", "target"), token("hm", "retrieval"), token("!", "target")]
+    )
+    assert [(piece.text, piece.source) for piece in spread.share("hm!")] == [("hm", "retrieval"), ("!", "target")]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_thoughts_are_told_from_the_answer_here_and_there(begun: bool):
+    turn = Dialogue(AnswerSettings(max_tokens=60)).turn("x")
+    found = []
+    for where in ("engine", "server"):
+        engine = SyntheticEngine(codec=SyntheticCodec(thoughts=Thoughts(KNOWN_TAGS[0], begun)))
+        engine.answer = "\nhm, é\n</think>\n\nYes." if begun else "<think>\nhm, é\n</think>\n\nYes."
+        if where == "engine":
+            pieces = whole(iter(EngineAnswer(engine, turn)))[1]
+        else:
+            with served(engine) as url:
+                pieces = whole(iter(ServerAnswer(url, None, turn)))[1]
+        engine.close()
+        found.append(["".join(piece.text for piece in pieces if piece.thought is thought) for thought in (True, False)])
+    assert found == [["hm, é", "Yes."]] * 2
 
 
 def test_a_model_cannot_move_the_cursor():
     assert rendered(Piece("a\x1b[2Jb\tc\r\n\x07", "target")).plain == "a\ufffd[2Jb\tc\n\ufffd"
+
+
+def test_thoughts_look_other_than_the_answer():
+    style = rendered(Piece("a", "retrieval", thought=True)).style
+    assert isinstance(style, Style)
+    assert (style.dim, style.italic, style.color) == (True, True, Style.parse("green").color)
 
 
 def test_a_rescued_token_is_underlined_in_the_colour_of_its_source():

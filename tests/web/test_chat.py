@@ -9,8 +9,9 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from app.engine.request import GenerationRequest
+from app.text.thoughts import KNOWN_TAGS, Thoughts
 from tests.api.support import CHAT
-from tests.synthetic import SyntheticEngine
+from tests.synthetic import SyntheticCodec, SyntheticEngine
 from tests.waiting import wait_until
 from tests.web.conftest import Opener
 from tests.web.playground import SOURCES, Playground
@@ -232,3 +233,21 @@ def test_the_page_waits_for_a_model_that_loads(page: Playground, engine: Synthet
     wait_until(lambda: page.text("#served") == "model loading")
     engine.ready = True
     wait_until(lambda: page.text("#served") == "synthetic")
+
+
+def test_thoughts_stand_apart_and_are_not_sent_back(visit: Opener) -> None:
+    engine = SyntheticEngine(codec=SyntheticCodec(thoughts=Thoughts(KNOWN_TAGS[0])))
+    engine.answer = "<think>\nhm, so\n</think>\n\nYes."
+    page = visit(engine)
+    page.ask(PROMPT)
+    assert page.answers() == ["Yes."]
+    assert page.text(".thought") == "hm, so"
+    assert page.one(".thoughts").get_attribute("open") is None  # closed once the answer begins
+    page.ask("And?")
+    assert engine.codec.decode(engine.requests[-1].prompt_ids).count("hm, so") == 0
+    assert "Yes." in engine.codec.decode(engine.requests[-1].prompt_ids)
+    page.open()
+    assert page.text(".thought") == "hm, so"
+    engine.answer = "Yes."
+    page.ask("So?")
+    assert len([one for one in page.all(".thoughts") if one.is_displayed()]) == 2

@@ -1,0 +1,134 @@
+"""A reasoning model's thoughts, told from its answer however the text arrives."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Tags(NamedTuple):
+    """What a model writes around its thoughts."""
+
+    opening: str
+    closing: str
+
+
+KNOWN_TAGS = (
+    Tags("<think>", "</think>"),
+    Tags("[THINK]", "[/THINK]"),
+    Tags("<seed:think>", "</seed:think>"),
+    Tags("<|START_THINKING|>", "<|END_THINKING|>"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """Where an answer may think. begun: the prompt ends inside the thoughts, so the answer starts there."""
+
+    tags: Tags
+    begun: bool = False
+
+    def parser(self) -> ThoughtParser:
+        return ThoughtParser(self)
+
+
+def tags_of(template: str) -> Tags | None:
+    """The tags that a chat template writes or looks for; None: its model does not think."""
+    return next((tags for tags in KNOWN_TAGS if tags.opening in template and tags.closing in template), None)
+
+
+def thoughts_after(prompt: str, tags: Tags) -> Thoughts | None:
+    """Whether the answer to a rendered prompt may think; None: the prompt has ended the thoughts already."""
+    end = prompt.rstrip()
+    if end.endswith(tags.closing):
+        return None
+    return Thoughts(tags, begun=end.endswith(tags.opening))
+
+
+class Split(NamedTuple):
+    """A piece of an answer: the thoughts come first."""
+
+    thought: str
+    content: str
+
+
+class ThoughtParser:
+    """Splits one answer into thoughts and content. White space around either is dropped.
+
+    Thoughts stand at the beginning of an answer or nowhere: a tag that comes later is content.
+    """
+
+    def __init__(self, thoughts: Thoughts) -> None:
+        self._tags = thoughts.tags
+        self._held = ""  # of the thoughts, or of what may become the opening tag
+        self._stage = "thoughts" if thoughts.begun else "start"
+        self._spoken = False  # a thought was let out: white space after it counts
+
+    def push(self, text: str) -> Split:
+        """What is certain by now and was not returned before."""
+        if self._stage == "content":
+            return Split("", text)
+        self._held += text
+        if self._stage == "start":
+            begun = self._held.lstrip()
+            if begun.startswith(self._tags.opening):
+                self._stage, self._held = "thoughts", begun.removeprefix(self._tags.opening)
+            elif self._tags.opening.startswith(begun):
+                return Split("", "")
+            else:
+                self._stage = "content"
+                return Split("", self._release())
+        thought = self._thought() if self._stage == "thoughts" else ""
+        if self._stage != "gap":
+            return Split(thought, "")
+        content = self._held = self._held.lstrip()
+        if content:
+            self._stage, self._held = "content", ""
+        return Split(thought, content)
+
+    def end(self) -> Split:
+        """The rest: an unfinished closing tag is part of the thoughts, an unfinished opening one of the content."""
+        rest = self._release()
+        if self._stage == "thoughts":
+            rest = rest.rstrip()
+            return Split(rest if self._spoken else rest.lstrip(), "")
+        return Split("", "" if self._stage == "gap" else rest)
+
+    def _thought(self) -> str:
+        """The thoughts that are certain; moves on where they end."""
+        place = self._held.find(self._tags.closing)
+        if place >= 0:
+            thought, self._held = self._held[:place], self._held[place + len(self._tags.closing) :]
+            self._stage = "gap"
+            return thought.strip() if not self._spoken else thought.rstrip()
+        if not self._spoken:
+            self._held = self._held.lstrip()
+        keep = len(self._held) - _open_end(self._held, self._tags.closing)
+        thought, self._held = self._held[:keep], self._held[keep:]
+        self._spoken = self._spoken or bool(thought)
+        return thought
+
+    def _release(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+def _open_end(text: str, tag: str) -> int:
+    """How many characters at the end may be white space before a tag, or the beginning of one."""
+    begun = next(length for length in range(min(len(tag) - 1, len(text)), -1, -1) if text.endswith(tag[:length]))
+    body = text[: len(text) - begun]
+    return begun + len(body) - len(body.rstrip())
+
+
+def thought_rules(thoughts: Thoughts) -> list[str]:
+    """Rules of a Lark grammar: `begin`, which comes before the answer, and NO_THOUGHTS, texts that are no thoughts."""
+    opening = rf"\s*{re.escape(thoughts.tags.opening)}(.|\n)*"
+    inside = r"(.|\n)*" if thoughts.begun else opening
+    return [
+        f"thoughts[lazy]: /{inside}/ {json.dumps(thoughts.tags.closing)}",
+        r"gap: /[ \n]{0,4}/",
+        f"begin: {'thoughts gap' if thoughts.begun else '(thoughts gap)?'}",
+        r"NO_THOUGHTS: /(.|\n)*/" + ("" if thoughts.begun else f" & ~/{opening}/"),
+    ]
