@@ -32,6 +32,7 @@ def load_engine(settings: Settings) -> Engine:
             warm_start=settings.warm_start,
             kv_memory_fraction=settings.kv_memory_fraction,
             self_check=settings.self_check,
+            max_failures=settings.max_failures,
             prior_rows=settings.prior_rows,
             max_conversations=settings.max_conversations,
             conversation_memory=settings.conversation_memory,

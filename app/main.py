@@ -30,6 +30,8 @@ from app.connections import watched_protocol
 from app.engine.interface import EngineInterface
 from app.metrics import Metrics, package_version
 from app.settings import Settings
+from app.systemd import Notifier
+from app.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -41,22 +43,23 @@ FLUSH_SECONDS = 2  # for last bytes to clients, once nothing generates any more
 def create_app(
     settings: Settings,
     engine_factory: Callable[[], EngineInterface],
-    on_load_failure: Callable[[Exception], None] | None = None,
+    on_failure: Callable[[Exception], None] | None = None,
 ) -> FastAPI:
     """A new app with an engine, a metrics registry and a state of its own.
 
     engine_factory runs on a thread once the server starts; until it returns, /health is 200, /ready and the rest 503.
-    on_load_failure gets what it raises, on that thread: whoever owns the process ends it there. Without one the failure is
-    logged and /health turns red. `app.state.service` is the engine's holder.
+    on_failure gets what it raises, or EngineFailed when the engine is given up later, on a thread: whoever owns the process
+    ends it there. Without one the failure is logged. /health is red from then on. `app.state.service` is the engine's holder.
     """
-    service = Service(settings, engine_factory, Metrics(ROUTES), on_load_failure or _log_failure)
+    service = Service(settings, engine_factory, Metrics(ROUTES), on_failure or _log_failure)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
-        following = asyncio.create_task(_follow_keys(service))
+        tasks = [asyncio.create_task(_follow_keys(service)), asyncio.create_task(Watchdog(service, Notifier()).run())]
         yield
-        following.cancel()
+        for task in tasks:
+            task.cancel()
         await to_thread.run_sync(service.stop, settings.shutdown_grace)
 
     app = FastAPI(
@@ -92,14 +95,14 @@ async def _follow_keys(service: Service) -> None:
 
 
 def _log_failure(error: Exception) -> None:
-    logger.critical("the model could not be loaded: %s", error)
+    logger.critical("the engine has failed: %s", error)
 
 
 # -- the process around it ------------------------------------------------------------------------------------------------
 
 
 def run(settings: Settings, engine_factory: Callable[[], EngineInterface], explain: Callable[[Exception], str] = str) -> int:
-    """Serve until a signal or a failed load; returns the exit code. explain: one line for a failed load.
+    """Serve until a signal or a failure of the engine; returns the exit code. explain: one line for a failure.
 
     Raises OSError when the address cannot be listened on.
     """
@@ -121,6 +124,7 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
 
     def give_up(error: Exception) -> None:
         failures.append(explain(error))
+        service.stop(0.0)  # whoever waits hears of the end
         server.should_exit = True
 
     app = create_app(settings, load, give_up)

@@ -113,7 +113,8 @@ class Settings(BaseSettings):
         60.0, gt=0.0, description="Seconds that a client may take nothing of a reply that waits for it; beyond, it is cut off"
     )
     shutdown_grace: FiniteFloat = Field(8.0, ge=0.0, description="Seconds that running requests get to end after SIGTERM")
-    stuck_after: FiniteFloat = Field(60.0, gt=0.0, description="Seconds one engine step may take before /health turns red")
+    stuck_after: FiniteFloat = Field(60.0, gt=0.0, description="Seconds one forward pass may take before /health turns red")
+    max_failures: int = Field(5, ge=1, description="Failures of the model in a row after which the process ends with code 1")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level that is logged")
     self_check: bool = Field(True, description="Compare a small tree with plain forward passes at start")
     workers: int = Field(1, ge=1, le=1, description="Always 1: one process holds the model and serves all sessions")

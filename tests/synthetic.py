@@ -140,7 +140,7 @@ class SyntheticEngine:
             running=running,
             waiting=waiting,
             kv_usage_ratio=running / self.max_running,
-            heartbeat_age=1000.0 if self.stuck else 0.0,
+            heartbeat_age=100.0 if self.stuck else 0.0,
             alive=alive,
             ready=self.ready and alive and not self._draining,
             free_places=free,

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from app.engine.errors import ContextLengthExceeded, EngineClosed, EngineError, InvalidRequest, QueueFull
+from app.engine.errors import ContextLengthExceeded, EngineClosed, EngineError, EngineFailed, InvalidRequest, QueueFull
 from app.text.errors import ChatTemplateError, GrammarError
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,8 @@ def as_api_error(error: BaseException) -> ApiError:
             return bad_value(str(error), error.param, "invalid_schema")
         case QueueFull():
             return queue_full(error.retry_after, str(error))
+        case EngineFailed():
+            return unavailable(str(error), "failed")
         case EngineClosed():
             return unavailable(str(error), "stopping")
         case EngineError():

@@ -18,7 +18,7 @@ from app.api.auth import KeyRing, open_paths
 from app.api.errors import ApiError, model_not_found, unavailable
 from app.api.generations import Generations
 from app.api.limits import Limits
-from app.engine.errors import EngineClosed
+from app.engine.errors import EngineClosed, EngineFailed
 from app.engine.interface import EngineInterface, EngineStatus, ModelInfo
 from app.metrics import Metrics, package_version
 from app.settings import Settings
@@ -26,6 +26,7 @@ from app.settings import Settings
 logger = logging.getLogger(__name__)
 
 TEXT_WORKERS = 2  # threads that parse, render and tokenise: together they hold the memory of two large bodies, not of forty
+STUCK_FOR_GOOD = 2.0  # times `stuck_after`
 State = Literal["loading", "ready", "stopping", "failed"]
 
 
@@ -39,8 +40,9 @@ class Service:
         settings: Settings,
         engine_factory: Callable[[], EngineInterface],
         metrics: Metrics,
-        on_load_failure: Callable[[Exception], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
+        """on_failure: gets what the factory raises, or later EngineFailed, on another thread than the event loop's."""
         self.settings = settings
         self.metrics = metrics
         self.keys = KeyRing(settings.keys, settings.api_keys_file)
@@ -50,9 +52,9 @@ class Service:
         self.admin_keys = None if admin is None else KeyRing([admin.get_secret_value()])
         self.created = int(time.time())
         self.text_work = CapacityLimiter(TEXT_WORKERS)
-        self.load_error: Exception | None = None
+        self.failure: Exception | None = None  # why the engine never came, or is given up
         self._factory = engine_factory
-        self._on_load_failure = on_load_failure
+        self._on_failure = on_failure
         self._engine: EngineInterface | None = None
         self._stopping = self._closing = self._over = False
         self._generations: weakref.WeakSet[Generations] = weakref.WeakSet()  # of replies that are not over
@@ -105,7 +107,7 @@ class Service:
             self._generations.add(generations)
             over = self._over
         if over:
-            generations.fail(EngineClosed())
+            generations.fail(self._end_error)
 
     def cut_off(self) -> None:
         """A connection was, because its client took nothing of what waited for it."""
@@ -117,15 +119,18 @@ class Service:
             self._over = True
             left = list(self._generations)
         for generations in left:
-            generations.fail(EngineClosed())
+            generations.fail(self._end_error)
+
+    @property
+    def _end_error(self) -> EngineClosed:
+        return EngineClosed() if self.failure is None else EngineFailed()
 
     def _load(self) -> None:
         try:
             engine = self._factory()
         except Exception as error:
-            self.load_error = error
             logger.debug("loading failed", exc_info=error)
-            self._on_load_failure(error)
+            self._fail(error)
             return
         engine.observer = self.metrics
         self.metrics.model_loaded(engine.info)
@@ -134,6 +139,18 @@ class Service:
             self._engine = None if too_late else engine
         if too_late:
             engine.close()
+
+    def give_up_if_failed(self) -> None:
+        """Give the engine up if its worker is dead, or has been stuck for twice as long as turns /health red."""
+        status = self.status()
+        if status is None or self._stopping or self.failure is not None:
+            return
+        if not status.alive or status.heartbeat_age >= STUCK_FOR_GOOD * self.settings.stuck_after:
+            self._fail(EngineFailed())
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self._on_failure(error)
 
     # -- what routes ask -------------------------------------------------------------------------------------------------
 
@@ -147,7 +164,7 @@ class Service:
 
     @property
     def state(self) -> State:
-        if self.load_error is not None:
+        if self.failure is not None:
             return "failed"
         status = self.status()
         if (

@@ -27,6 +27,7 @@ class EngineConfig:
     prior_rows: int = 32_768  # tokens whose successors are worked out while idle; 0: none
     cost_curve: tuple[tuple[int, float], ...] = ()  # (rows, seconds) in place of a measurement; then nothing corrects it
     draft_curve: tuple[tuple[int, float], ...] = ()  # the same of the draft model
+    max_failures: int = 5  # of the model in a row until the engine gives up
     racer: RacerConfig = field(default_factory=RacerConfig)
     verifier: VerifierName = "exact"
     csd: CsdConfig = field(default_factory=CsdConfig)

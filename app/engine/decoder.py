@@ -11,12 +11,13 @@ import torch
 
 from app.engine.draft_model import DraftModel
 from app.engine.drafting import Draft, Drafting
-from app.engine.events import SOURCE_NAMES, StepRecord
+from app.engine.events import StepRecord
 from app.engine.logits import Chooser, Successors, logprobs_for, successors
 from app.engine.plain import PlainPace
 from app.engine.prompts import PromptReader
 from app.engine.session import Session
 from app.engine.stopwatch import Stopwatch
+from app.engine.tally import Tally
 from app.engine.target import Rows, Target
 from csd.memory import CorrectionMemory
 from csd.verify import Walk, walk_csd, walk_exact
@@ -60,8 +61,21 @@ class Decoder:
         self.corrections: CorrectionMemory | None = None
         self.listener: Callable[[Walk, list[float]], None] | None = None  # hears of exact walks and their logit gaps
 
+    @property
+    def models(self) -> list[Target]:
+        return [self.target] if self.draft is None else [self.target, self.draft.packed]
+
+    def probe(self) -> None:
+        """Read one token with each model; raises what they raise."""
+        for model in self.models:
+            if model.forward([Rows.of_text(model.open(1), [0])]).isnan().all():
+                raise RuntimeError("the model's logits are no numbers")
+
     def step(self, sessions: Sequence[Session]) -> StepRecord:
-        """One verify step for each session; raises what the model raises, with no session changed."""
+        """One verify step for each session; raises what drafting and the model raise, with no session changed.
+
+        What fails for one session alone becomes its `failure`. The record holds those that emitted.
+        """
         watch = Stopwatch(self.clock)
         with watch.phase("draft"):
             drafts = self.drafting.draft(sessions, self.curve if self.target.trees else None)
@@ -73,51 +87,50 @@ class Decoder:
             top = successors(logits, self.top_k, probabilities=learning)
             walks = self._walk(sessions, trees, logits, top)
             self._remember(trees, walks, logits)
-        accepted, start, rescues = [], 0, 0
-        by_source = [0] * len(SOURCE_NAMES)
+        tally = Tally()
+        rows = 0
         for session, draft, walk in zip(sessions, drafts, walks, strict=True):
-            tree = draft.proposal.tree
-            with watch.phase("commit"):
-                scores = logprobs_for(session, logits, [start + node for node in walk.path], walk.tokens)
-                kept = session.emit(walk.tokens, walk.sources, walk.rescued, scores, (tree, walk.path))
-                session.counts.refused_by_gate += walk.refused_by_gate
-                rescues += sum(place < kept - 1 for place in walk.rescued)
-                path = walk.path[:kept]  # the root and the kept drafts but the last emitted token, which is the next root
-                assert session.cache is not None
-                session.cache.commit(list(path))
-                session.counts.step(len(tree) - 1, kept - 1)
-                accepted.append(kept - 1)
-                for source in (*walk.sources[: kept - 1], Source.TARGET):
-                    by_source[source] += 1
-            with watch.phase("learn"):
-                self._learn(session, draft, walk, kept, top, start)
-            start += len(tree)
-        emitted = sum(accepted) + len(sessions)
+            first, rows = rows, rows + len(draft.proposal.tree)
+            if walk is None:
+                continue
+            before = len(session.output)
+            try:
+                with watch.phase("commit"):
+                    kept = self._emit(session, draft.proposal.tree, walk, logits, first)
+                    tally.add(draft.proposal.tree, walk, kept)
+                    assert session.cache is not None
+                    session.cache.commit(list(walk.path[:kept]))  # all but the last emitted token, which is the next root
+                with watch.phase("learn"):
+                    self._learn(session, draft, walk, kept, top, first)
+            except Exception as error:
+                session.failure = error
+                if tally.last is not walk:
+                    del session.output[before:]  # the client has not heard of them
+        return self._record(tally, rows, watch)
+
+    @staticmethod
+    def _emit(session: Session, tree: DraftTree, walk: Walk, logits: torch.Tensor, first: int) -> int:
+        """Hand a session the tokens of its walk; returns how many it took. first: row of its root."""
+        scores = logprobs_for(session, logits, [first + node for node in walk.path], walk.tokens)
+        kept = session.emit(walk.tokens, walk.sources, walk.rescued, scores, (tree, walk.path))
+        session.counts.refused_by_gate += walk.refused_by_gate
+        session.counts.step(len(tree) - 1, kept - 1)
+        return kept
+
+    def _record(self, tally: Tally, rows: int, watch: Stopwatch) -> StepRecord:
+        """What a step over so many rows came to; what it took corrects what steps are thought to cost."""
+        sessions, emitted = len(tally.accepted), sum(tally.by_source)
         plain_seconds = seconds = watch.elapsed
-        if self.curve is not None:
+        if self.curve is not None and sessions:
             worked = seconds - watch.seconds["draft"]
-            self.drafting.account(len(sessions), start, emitted, self.curve)
+            self.drafting.account(sessions, rows, emitted, self.curve)
             if self.refine:
-                self.curve.observe(start, worked)
+                self.curve.observe(rows, worked)
             if self.plain is not None:
                 if self.refine:
-                    self.plain.observe(len(sessions), start, worked)
-                plain_seconds = self.plain.seconds(len(sessions), emitted)
-        return StepRecord(
-            sessions=len(sessions),
-            drafts=sum(len(tree) > 1 for tree in trees),
-            nodes=start,
-            drafted=start - len(sessions),
-            accepted_lengths=tuple(accepted),
-            emitted_by_source=dict(zip(SOURCE_NAMES, by_source, strict=True)),
-            phase_seconds=watch.seconds,
-            rescues=rescues,
-            nominated=sum(walk.nominated for walk in walks),
-            refused_by_gate=sum(walk.refused_by_gate for walk in walks),
-            budgets=tuple(map(len, trees)),
-            seconds=seconds,
-            plain_seconds=plain_seconds,
-        )
+                    self.plain.observe(sessions, rows, worked)
+                plain_seconds = self.plain.seconds(sessions, emitted)
+        return tally.record(watch.seconds, seconds, plain_seconds)
 
     def _verify(self, sessions: Sequence[Session], trees: Sequence[DraftTree]) -> torch.Tensor:
         rows = []
@@ -128,40 +141,43 @@ class Decoder:
 
     def _walk(
         self, sessions: Sequence[Session], trees: Sequence[DraftTree], logits: torch.Tensor, top: Successors
-    ) -> list[Walk]:
+    ) -> list[Walk | None]:
+        """A walk for each session; None where it failed."""
         greedy = top.ids[:, 0].tolist()
-        walks, start = [], 0
+        walks: list[Walk | None] = []
+        start = 0
         for session, tree in zip(sessions, trees, strict=True):
-            chooser = Chooser(session, tree, logits, greedy, start)
-            if session.rule is None or len(tree) == 1:
-                walks.append(
-                    walk_exact(tree, chooser, record=self.corrections is not None and len(tree) > 1, learn_from=self._teachers)
-                )
-            else:
-                walks.append(
-                    walk_csd(
-                        tree,
-                        chooser,
-                        chooser.logits_of,
-                        session.rule,
-                        self.corrections,
-                        chooser.protects,
-                        chooser.likeliest,
-                        self._teachers,
-                    )
-                )
+            try:
+                walks.append(self._walk_one(session, tree, Chooser(session, tree, logits, greedy, start)))
+            except Exception as error:
+                session.failure = error
+                walks.append(None)
             start += len(tree)
         return walks
 
-    def _remember(self, trees: Sequence[DraftTree], walks: Sequence[Walk], logits: torch.Tensor) -> None:
+    def _walk_one(self, session: Session, tree: DraftTree, chooser: Chooser) -> Walk:
+        if session.rule is None or len(tree) == 1:
+            return walk_exact(tree, chooser, record=self.corrections is not None and len(tree) > 1, learn_from=self._teachers)
+        return walk_csd(
+            tree,
+            chooser,
+            chooser.logits_of,
+            session.rule,
+            self.corrections,
+            chooser.protects,
+            chooser.likeliest,
+            self._teachers,
+        )
+
+    def _remember(self, trees: Sequence[DraftTree], walks: Sequence[Walk | None], logits: torch.Tensor) -> None:
         """Tell the correction memory, and a listener, what diverged."""
         if self.corrections is None:
             return
         start = 0
         for tree, walk in zip(trees, walks, strict=True):
-            for draft, target in walk.divergences:
+            for draft, target in () if walk is None else walk.divergences:
                 self.corrections.record(draft, target)
-            if self.listener is not None:
+            if self.listener is not None and walk is not None:
                 row = logits[start + walk.path[-1]]  # where an exact walk ends, and all it can have diverged at
                 gaps = [float(row[draft] - row[target]) for draft, target in walk.divergences]
                 self.listener(walk, gaps)

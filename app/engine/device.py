@@ -114,6 +114,14 @@ def free_memory(device: torch.device, root: Path = _ROOT) -> int:
     return max(0, free)
 
 
+def empty_cache(device: torch.device) -> None:
+    """Let an accelerator have back what torch keeps of it and does not use."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
 def kv_budget(bytes_per_token: int, device: torch.device, fraction: float, root: Path = _ROOT) -> int:
     """Tokens whose KV fits in this fraction of the memory that is free now, the container's where that is less."""
     return int(free_memory(device, root) * fraction) // max(1, bytes_per_token)

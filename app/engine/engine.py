@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +137,7 @@ class Engine(ProgramCalls, Instruments):
             max_running=config.max_running,
             max_queued=config.max_queued,
             kv_tokens=kv_tokens,
+            max_failures=config.max_failures,
             observer=observer,
             idle=self._idle,
             conversations=Conversations(config.max_conversations, config.conversation_memory, config.conversation_idle),
@@ -211,7 +211,7 @@ class Engine(ProgramCalls, Instruments):
             running=worker.running,
             waiting=worker.waiting,
             kv_usage_ratio=worker.kv_usage,
-            heartbeat_age=time.monotonic() - worker.heartbeat,
+            heartbeat_age=worker.pulse.age,
             alive=worker.alive,
             ready=self._ready and worker.accepting,
             free_places=worker.free_places,

@@ -44,5 +44,12 @@ class EngineClosed(EngineError):
         super().__init__(message)
 
 
+class EngineFailed(EngineClosed):
+    """The engine has given up: its model fails again and again, or its thread has died."""
+
+    def __init__(self) -> None:
+        super().__init__("The engine has failed; the server's log says why.")
+
+
 class ModelLoadError(EngineError):
     """A model could not be loaded; the message says what to do."""

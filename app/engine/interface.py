@@ -74,7 +74,7 @@ class EngineStatus:
     running: int
     waiting: int
     kv_usage_ratio: float  # 0..1 of the KV budget reserved
-    heartbeat_age: float  # seconds since the worker last went round its loop (it does so at least once a second)
+    heartbeat_age: float  # seconds since the worker began or ended a forward; while idle it beats at least once a second
     alive: bool  # the worker thread runs
     ready: bool  # the model produced a token, and the engine accepts work
     free_places: int  # generations that could be queued now

@@ -100,6 +100,7 @@ class Session:
         self.protected: frozenset[int] = frozenset()  # ids that neither are rescued nor give way
         self.rules: TokenRules | None = None
         self.prompt_logprobs: list[TokenLogprob | None] = []
+        self.failure: Exception | None = None  # of a step, its own alone: it ends with it
         self.admitted_at = self.emitted_at = time.monotonic()
         self.submitted_at = self.admitted_at if request.arrived_at is None else request.arrived_at
         self.gap = 0.0  # seconds from its emission before the last one to the last one

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from app.engine.attention import PACKED, Segment
+from app.engine.health import Pulse
 from app.engine.kv import KVLayout, KVSlab
 from racer.tree import BoolArray, DraftTree, Int32Array, Int64Array
 
@@ -56,6 +57,7 @@ class Target(Protocol):
 
     trees: bool
     device: torch.device
+    pulse: Pulse  # beats at the beginning and the end of each pass
 
     def open(self, capacity: int) -> SessionCache: ...
 
@@ -78,6 +80,7 @@ class PackedTarget:
         self.dtype = model.dtype
         model.set_attn_implementation(PACKED)
         self.layout = self._probe_layout()
+        self.pulse = Pulse()
 
     @property
     def bytes_per_token(self) -> int:
@@ -88,6 +91,7 @@ class PackedTarget:
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Rows]) -> torch.Tensor:
+        self.pulse.beat()
         segments, wanted, start = [], [], 0
         for rows in batch:
             slab, n = rows.cache, len(rows.tokens)
@@ -115,6 +119,7 @@ class PackedTarget:
             **limit,
         )
         logits: torch.Tensor = output.logits[0, :count]
+        self.pulse.beat()
         return logits
 
     def _padding(self, rows: int) -> int:
@@ -190,6 +195,7 @@ class SequentialTarget:
         self.model = model
         self.device = model.device
         parameters = inspect.signature(model.forward).parameters
+        self.pulse = Pulse()
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
 
     @property
@@ -206,6 +212,7 @@ class SequentialTarget:
     def forward(self, batch: Sequence[Rows]) -> torch.Tensor:
         parts = []
         for rows in batch:
+            self.pulse.beat()
             cache, n = rows.cache, len(rows.tokens)
             if not isinstance(cache, NativeCache) or not np.array_equal(rows.visible, np.tri(n, dtype=np.bool_)):
                 raise ValueError("this model decodes plainly: only a chain can be run")
@@ -222,6 +229,7 @@ class SequentialTarget:
             cache.state = getattr(output, self._cache_argument)
             cache.read, cache.logits = rows.tokens, output.logits[0]
             parts.append(cache.logits)
+        self.pulse.beat()
         return torch.cat(parts)
 
 

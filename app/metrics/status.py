@@ -51,7 +51,11 @@ def _service(status: EngineStatus) -> Iterator[Metric]:
     yield _gauge("conversation_bytes", "Bytes that kept conversations hold, KV and drafting state", status.conversation_bytes)
     yield _gauge("ready", "1 while the model answers and new requests are taken", int(status.ready))
     yield _gauge("worker_alive", "1 while the worker thread runs", int(status.alive))
-    yield _gauge("worker_heartbeat_age_seconds", "Seconds since the worker last went round its loop", status.heartbeat_age)
+    yield _gauge(
+        "worker_heartbeat_age_seconds",
+        "Seconds since the worker last began or ended a forward pass, or went round",
+        status.heartbeat_age,
+    )
     yield _gauge("device_memory_bytes", "Bytes of an accelerator's memory that this process holds", status.device_bytes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.api.service import Service
-from app.engine.errors import ModelLoadError
+from app.engine.errors import EngineFailed, ModelLoadError
 from app.engine.interface import EngineInterface
 from app.main import create_app
 from tests.api.support import CHAT, COMPLETIONS, HELLO, check_error, client_of, events, new_settings, served, serving
@@ -95,6 +96,9 @@ def test_a_stuck_or_dead_worker_turns_health_red(client: TestClient, engine: Syn
     engine.stuck = False
     check_state(client, 200, 200, "ready")
     engine.close()
+    check_state(client, 503, 503, "failed")
+    failures: list[Exception] = client.app.state.failures  # type: ignore[attr-defined]
+    wait_until(lambda: [type(failure) for failure in failures] == [EngineFailed])
     check_state(client, 503, 503, "failed")
 
 
@@ -218,7 +222,7 @@ def test_the_engine_is_closed_once(engine: SyntheticEngine, monkeypatch: pytest.
 
 PROCESS = """
 import logging, sys
-from app.engine.errors import ModelLoadError
+from app.engine.errors import EngineFailed, ModelLoadError
 from app.main import run
 from app.settings import read_settings
 from tests.synthetic import SyntheticEngine
@@ -231,7 +235,10 @@ def load():
         sys.stderr.flush()
         import time
         time.sleep(600)
-    return SyntheticEngine(name="synthetic", manual="manual" in sys.argv)
+    engine = SyntheticEngine(name="synthetic", manual="manual" in sys.argv)
+    if "die" in sys.argv:
+        engine.submit = lambda *_: engine.close()
+    return engine
 
 logging.basicConfig(level="INFO", format="%(message)s")
 sys.exit(run(read_settings({"target": "synthetic", "port": "0", "shutdown_grace": "60"}), load))
@@ -261,6 +268,15 @@ def test_a_failed_load_ends_the_process_with_one_line() -> None:
     assert process.returncode == 1
     assert errors.splitlines()[-1] == "racer-csd: error: There is no model at /nowhere."
     assert "Traceback" not in errors
+
+
+def test_an_engine_that_dies_ends_the_process_with_one_line() -> None:
+    process = start("die")
+    with contextlib.suppress(httpx.TransportError):
+        httpx.post(url_of(process) + CHAT, json={"messages": HELLO}, timeout=60.0)
+    _, errors = process.communicate(timeout=60.0)
+    assert process.returncode == 1
+    assert errors.splitlines()[-1] == "racer-csd: error: The engine has failed; the server's log says why."
 
 
 def test_sigterm_ends_the_process_cleanly() -> None:

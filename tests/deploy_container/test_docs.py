@@ -11,6 +11,7 @@ import pytest
 from app.api.gate import ROUTES
 from app.metrics import Metrics
 from app.settings import ENV_PREFIX
+from app.watchdog import EVERY
 from tests.deploy_container import dockerfile
 from tests.deploy_container.dockerfile import ROOT
 from tests.deploy_container.test_files import FLUSH, SETTINGS, manifest, seconds
@@ -80,6 +81,8 @@ def test_the_systemd_unit() -> None:
     assert environment["RACER_CACHE_DIR"] == unit["WorkingDirectory"] == str(cache)
     assert dockerfile.environment(dockerfile.read()["final"], "")["RACER_CACHE_DIR"] == str(cache)
     assert unit["ExecStart"].split()[1:] == ["serve"]
+    assert unit["Type"] == "notify" and unit["Restart"] == "on-failure"
+    assert int(unit["WatchdogSec"]) > 3 * EVERY
 
 
 def test_the_times_of_those_who_stop_it(compose: dict[str, Any]) -> None:
