@@ -124,8 +124,10 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
 
     def give_up(error: Exception) -> None:
         failures.append(explain(error))
-        service.stop(0.0)  # whoever waits hears of the end
-        server.should_exit = True
+        try:
+            service.stop(0.0)  # whoever waits hears of the end
+        finally:
+            server.should_exit = True
 
     app = create_app(settings, load, give_up)
     service: Service = app.state.service

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from anyio import to_thread
 
 from app.api.service import Service, State
 from app.systemd import Notifier
+
+logger = logging.getLogger(__name__)
 
 EVERY = 1.0  # seconds between two looks
 SIGNS: dict[State, tuple[str, ...]] = {"ready": ("READY=1",), "stopping": ("STOPPING=1",)}
@@ -25,7 +28,10 @@ class Watchdog:
 
     async def run(self) -> None:
         while True:
-            await to_thread.run_sync(self.look)
+            try:
+                await to_thread.run_sync(self.look)
+            except Exception:
+                logger.exception("the state of the service could not be looked at")
             await asyncio.sleep(self.every)
 
     def look(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -237,7 +236,10 @@ def load():
         time.sleep(600)
     engine = SyntheticEngine(name="synthetic", manual="manual" in sys.argv)
     if "die" in sys.argv:
-        engine.submit = lambda *_: engine.close()
+        def die(*_):
+            engine.close()
+            raise EngineFailed
+        engine.submit = die
     return engine
 
 logging.basicConfig(level="INFO", format="%(message)s")
@@ -272,8 +274,7 @@ def test_a_failed_load_ends_the_process_with_one_line() -> None:
 
 def test_an_engine_that_dies_ends_the_process_with_one_line() -> None:
     process = start("die")
-    with contextlib.suppress(httpx.TransportError):
-        httpx.post(url_of(process) + CHAT, json={"messages": HELLO}, timeout=60.0)
+    check_error(httpx.post(url_of(process) + CHAT, json={"messages": HELLO}, timeout=60.0), 503, code="failed")
     _, errors = process.communicate(timeout=60.0)
     assert process.returncode == 1
     assert errors.splitlines()[-1] == "racer-csd: error: The engine has failed; the server's log says why."
