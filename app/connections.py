@@ -1,19 +1,36 @@
-"""Connections that are watched: one whose client takes nothing of what waits for it is cut off, and its memory is free."""
+"""Connections that are watched: one whose client does not take what waits for it, or does not send its request, is ended."""
 
 from __future__ import annotations
 
 import array
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from app.settings import Settings
+
 if sys.platform == "linux":
     import fcntl
     import termios
 
+_BODY = json.dumps(
+    {
+        "error": {
+            "message": "The head of the request did not arrive in time.",
+            "type": "timeout_error",
+            "param": None,
+            "code": "request_timeout",
+        }
+    }
+).encode()
+TOO_LATE = (
+    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+)
 LOOKS = 4  # at what waits, in the time that a client has
 
 
@@ -76,20 +93,62 @@ class WatchedTransport:
 
 
 class _Watching(asyncio.Protocol):
-    """The part of a protocol that hands it a watched transport."""
+    """The part of a protocol that hands it a watched transport, and ends a connection whose request does not arrive in time.
 
-    seconds: float
+    Whoever connects is answered only when a request's head is there, so this comes before every key.
+    """
+
+    unread: float
+    head: float
+    body: float
     on_cut: Callable[[], None]
+    cycle: Any  # uvicorn's, of the latest request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._watched = WatchedTransport(cast(asyncio.Transport, transport), self.seconds, type(self).on_cut)
+        self._watched = WatchedTransport(cast(asyncio.Transport, transport), self.unread, type(self).on_cut)
+        self._loop = asyncio.get_running_loop()
+        self._begun = False  # something came of a request that is not whole
+        self._deadline: asyncio.TimerHandle | None = None
         super().connection_made(cast(asyncio.Transport, self._watched))
+        self._set_deadline(self.head)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        answered = self.cycle is None or self.cycle.response_complete
+        self._begun = answered
+        if not answered:  # its body is the business of whoever reads it, or of the reply's end
+            self._clear_deadline()
+        elif self._deadline is None:  # the next head, or the body of a request that was answered before it was read
+            self._set_deadline(self.head if self.cycle is None or not self.cycle.more_body else self.body)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._clear_deadline()
         self._watched.stop()
         super().connection_lost(error)
 
+    def _set_deadline(self, seconds: float) -> None:
+        self._deadline = self._loop.call_later(seconds, self._too_late)
 
-def watched_protocol(seconds: float, on_cut: Callable[[], None]) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol over watched transports. on_cut: called on the event loop for each connection cut off."""
-    return type("WatchedProtocol", (_Watching, AutoHTTPProtocol), {"seconds": seconds, "on_cut": staticmethod(on_cut)})
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if self._watched.is_closing():
+            return
+        if self._begun and (self.cycle is None or not self.cycle.more_body):
+            self._watched.write(TOO_LATE)
+        self._watched.close()
+
+
+def watched_protocol(settings: Settings, on_cut: Callable[[], None]) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol over watched transports. on_cut: called on the event loop for each client that does not read."""
+    members = {
+        "unread": settings.unread_timeout,
+        "head": settings.header_timeout,
+        "body": settings.body_timeout,
+        "on_cut": staticmethod(on_cut),
+    }
+    return type("WatchedProtocol", (_Watching, AutoHTTPProtocol), members)

@@ -24,6 +24,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app.api import docs_page, generation_routes, model_routes, ocm_routes, operation_routes, page
 from app.api.errors import install_error_handlers
 from app.api.gate import ROUTES, Gate
+from app.api.hosts import is_loopback
 from app.api.openapi import describe
 from app.api.service import Service
 from app.connections import watched_protocol
@@ -133,7 +134,7 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
     service: Service = app.state.service
     config = uvicorn.Config(
         app,
-        http=watched_protocol(settings.unread_timeout, service.cut_off),
+        http=watched_protocol(settings, service.cut_off),
         log_config=None,
         log_level=max(logging.WARNING, logging.getLevelName(settings.log_level.upper())),
         access_log=settings.log_level == "debug",
@@ -148,6 +149,8 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
         logger.info("stopping: %d running, up to %g seconds", running, settings.shutdown_grace)
         service.stop(settings.shutdown_grace)
 
+    if service.keys.open and not is_loopback(host):
+        logger.warning("no API key is set: whoever reaches %s may use this server; set api_keys (RACER_API_KEYS)", url)
     server = _server(config, stop)
     logger.info("listening on %s, loading %s", url, settings.target)
     server.run(sockets=[listener])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -103,6 +104,13 @@ class Settings(BaseSettings):
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Origins whose pages may ask, comma-separated, or *; default: no other page's"
     )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Names beside localhost that a server without keys answers to, comma-separated, such as a proxy's, or *; "
+        "default: any, or where it listens on loopback none",
+    )
+    header_timeout: FiniteFloat = Field(10.0, gt=0.0, description="Seconds in which a request's head must arrive")
+    body_timeout: FiniteFloat = Field(60.0, gt=0.0, description="Seconds in which a request's body must arrive; beyond, 408")
     request_timeout: FiniteFloat | None = Field(None, gt=0.0, description="Seconds a request may take; default: no limit")
     unread_bytes: int = Field(
         8 * 1024 * 1024,
@@ -161,6 +169,16 @@ class Settings(BaseSettings):
             if origin != "*" and (parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}"):
                 raise PydanticCustomError("origin", "must hold origins such as https://chat.example.com, without a path, or *")
         return origins
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        hosts = tuple(host.strip().lower() for host in value.split(",") if host.strip())
+        if any(host != "*" and re.fullmatch(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?", host) is None for host in hosts):
+            raise PydanticCustomError("host", "must hold names such as chat.example.com or *.example.com, without a port, or *")
+        return hosts
 
     @field_validator("dtype")
     @classmethod

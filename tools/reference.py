@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 BEGIN, END = "<!-- begin: made by tools/reference.py -->", "<!-- end -->"
 COMPOSE_BEGIN, COMPOSE_END = "      # begin: made by tools/reference.py\n", "      # end\n"
 OF_THE_IMAGE = frozenset({"host", "port", "cache_dir", "workers"})  # what compose has no say in
-SET_BY_COMPOSE = frozenset({"store", "shutdown_grace"})
+SET_BY_COMPOSE = frozenset({"store", "shutdown_grace", "allowed_hosts"})
 
 
 def generated() -> dict[Path, str]:

@@ -47,9 +47,14 @@ class KeyRing:
         if file is not None:
             self._read(file)
 
+    @property
+    def open(self) -> bool:
+        """Whether everybody may ask."""
+        return not self._digests
+
     def tenant(self, authorization: bytes | None) -> str | None:
         """The tenant of an Authorization header: a digest of the key, "" on an open server, None for a wrong key."""
-        if not self._digests:
+        if self.open:
             return ""
         scheme, _, given = (authorization or b"").partition(b" ")
         digest = _digest(given.strip())

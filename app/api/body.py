@@ -17,6 +17,7 @@ from app.api.request_model import RequestModel
 from app.api.schemas import GenerationBody
 from app.api.service import Service
 from app.api.validation import validate
+from app.settings import Settings
 
 Model = TypeVar("Model", bound=RequestModel)
 
@@ -30,15 +31,8 @@ async def read_body(request: Request, model: type[Model], service: Service) -> M
 
     Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 408 (too slow), 413 (too large), 415 (not JSON).
     """
-    _check_type(request)
-    seconds = service.settings.request_timeout
-    try:
-        async with asyncio.timeout(seconds):
-            raw = await read_raw(request, service.settings.max_body_bytes)
-    except TimeoutError:
-        raise ApiError(
-            408, f"The body did not arrive within {seconds:g} seconds.", kind="timeout_error", code="request_timeout"
-        ) from None
+    check_type(request, "application/json")
+    raw = await read_raw(request, service.settings.max_body_bytes, service.settings)
     limits = service.limits(service.ready_engine()) if issubclass(model, GenerationBody) else None
     if len(raw) <= INLINE_BYTES:
         return parse(raw, model, limits)
@@ -68,25 +62,34 @@ def parse(raw: bytes, model: type[Model], limits: Limits | None) -> Model:
     return validate(model, data)
 
 
-def _check_type(request: Request) -> None:
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, "The body must be JSON: send 'Content-Type: application/json'.", code="unsupported_media_type")
+def check_type(request: Request, *kinds: str) -> None:
+    """Raises ApiError 415 for a body that does not say it is of one of these media types.
+
+    A web page can have a browser send any other kind, and one without a type, to any server without asking that first.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in kinds:
+        raise ApiError(415, f"The body must say its type: send 'Content-Type: {kinds[0]}'.", code="unsupported_media_type")
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise ApiError(415, "Compressed request bodies are not supported.", code="unsupported_media_type")
 
 
-async def read_raw(request: Request, max_bytes: int) -> bytes:
-    """The body as it came. Raises ApiError 413, and 400 where the client left."""
+async def read_raw(request: Request, max_bytes: int, settings: Settings) -> bytes:
+    """The body as it came. Raises ApiError 408 (too slow), 413 (too large), and 400 where the client left."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
+    seconds = min(settings.body_timeout, settings.request_timeout or settings.body_timeout)
     body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise _too_large(max_bytes)
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
+    except TimeoutError:
+        message = f"The body did not arrive within {seconds:g} seconds."
+        raise ApiError(408, message, kind="timeout_error", code="request_timeout") from None
     except ClientDisconnect:
         raise bad_value("The body is incomplete.", code="invalid_json") from None  # nobody is left to read this
     return bytes(body)

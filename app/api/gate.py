@@ -6,6 +6,7 @@ import logging
 import time
 import uuid
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -74,6 +75,8 @@ class Gate:
             await send(message)
 
         try:
+            if self._service.keys.open:
+                self._service.hosts.check(scope["method"], Headers(scope=scope))
             tenant = self._service.keys.tenant(_authorization(scope))
             state["tenant"] = tenant or ""
             if scope["path"].startswith(ADMIN):

@@ -11,7 +11,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from app.api.body import read_raw
+from app.api.body import check_type, read_raw
 from app.api.errors import bad_value, unavailable
 from app.api.service import service_of
 from csd.exchange import ExchangeError, read, write
@@ -84,7 +84,8 @@ async def export(request: Request) -> Response:
 @router.post("/ocm/import", summary="Add the counts of an exported table; nothing changes if any line is wrong")
 async def import_(request: Request, batch: str | None = Query(None, description=BATCH)) -> Response:
     corrections = _corrections(request)
-    body = await read_raw(request, MAX_TABLE_BYTES)
+    check_type(request, NDJSON, "application/json", "application/jsonl")
+    body = await read_raw(request, MAX_TABLE_BYTES, service_of(request).settings)
 
     def add() -> int:
         entries = read(io.BytesIO(body), corrections.fingerprint, name="body")

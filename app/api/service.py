@@ -17,6 +17,7 @@ from app.api.admission import Admission, Lease
 from app.api.auth import KeyRing, open_paths
 from app.api.errors import ApiError, model_not_found, unavailable
 from app.api.generations import Generations
+from app.api.hosts import Hosts
 from app.api.limits import Limits
 from app.engine.errors import EngineClosed, EngineFailed
 from app.engine.interface import EngineInterface, EngineStatus, ModelInfo
@@ -46,6 +47,7 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         self.keys = KeyRing(settings.keys, settings.api_keys_file)
+        self.hosts = Hosts.of(settings)
         self.open_paths = open_paths(settings.open_routes)
         self.admission = Admission(settings.max_per_key, metrics.key_refused)
         admin = settings.admin_key

@@ -29,7 +29,8 @@ STREAMS = pytest.mark.parametrize("stream", [False, True])
 
 
 def new_settings(**changes: Any) -> Settings:
-    return Settings(**{"target": "synthetic", "shutdown_grace": 0.0, **changes})
+    names = "testserver,x"  # of test clients in the process, and in requests written by hand
+    return Settings(**{"target": "synthetic", "shutdown_grace": 0.0, "allowed_hosts": names, **changes})
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def serving(app: FastAPI, send_buffer: int | None = None) -> Iterator[str]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # inherited by what is accepted
     listener.bind(("127.0.0.1", 0))
     service: Service = app.state.service
-    protocol = watched_protocol(service.settings.unread_timeout, service.cut_off)
+    protocol = watched_protocol(service.settings, service.cut_off)
     server = uvicorn.Server(uvicorn.Config(app, http=protocol, log_level="critical", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()

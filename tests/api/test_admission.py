@@ -18,6 +18,7 @@ from tests.api.support import BOTH, CHAT, COMPLETIONS, HELLO, STREAMS, ask, chec
 from tests.synthetic import SyntheticCodec, SyntheticEngine
 from tests.waiting import wait_until
 
+JSON_TYPE = "Content-Type: application/json\r\n"
 KEYS: dict[str, Any] = {"api_keys": "first,second"}
 
 
@@ -70,7 +71,7 @@ def test_a_full_queue_is_known_before_anything_is_tokenised(engine: SyntheticEng
 def test_a_full_queue_is_known_before_the_body_is_read(engine: SyntheticEngine) -> None:
     with served(engine) as url, socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), 5.0) as raw:
         fill(engine, 3)
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500000\r\n\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{JSON_TYPE}Content-Length: 500000\r\n\r\n"
         raw.sendall(head.encode())
         assert raw.recv(100).startswith(b"HTTP/1.1 429")
 
@@ -119,7 +120,7 @@ def test_a_client_that_sends_its_body_slowly_keeps_no_place(engine: SyntheticEng
         slow = []
         for _ in range(5):  # more than there are places
             raw = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), 5.0)
-            raw.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{{".encode())
+            raw.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{JSON_TYPE}Content-Length: 50\r\n\r\n{{".encode())
             slow.append(raw)
         assert httpx.post(url + CHAT, json={"messages": HELLO}).status_code == 200
         for raw in slow:
@@ -219,7 +220,9 @@ def test_clients_that_leave_give_their_places_back(stream: bool) -> None:
         content = json.dumps({"messages": HELLO, "stream": stream}).encode()
         for sent in (content, content[:-5]):  # the second leaves before its body is complete
             with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), 5.0) as raw:
-                raw.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n".encode() + sent)
+                raw.sendall(
+                    f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{JSON_TYPE}Content-Length: {len(content)}\r\n\r\n".encode() + sent
+                )
                 if sent == content:
                     wait_until(lambda: engine.status().running == 1)
         engine.allow()

@@ -14,13 +14,14 @@ from starlette.testclient import TestClient
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine, EngineConfig
 from csd.exchange import read, write
-from tests.api.support import COMPLETIONS, client_of
+from tests.api.support import COMPLETIONS, check_error, client_of
 from tests.engine.drafting import CHEAP, FLAT, similar
 from tests.synthetic import SyntheticEngine
 from tests.tiny import loaded
 from tests.waiting import wait_until
 
 ADMIN = {"Authorization": "Bearer root"}
+TABLE = {**ADMIN, "Content-Type": "application/x-ndjson"}
 BODY: dict[str, Any] = {"prompt": "hello world", "max_tokens": 40, "temperature": 0, "ignore_eos": True}
 EAGER = {"drafter": "draft_model", "verifier": "csd", "rule": "scg", "tau": 1e-12, "trace": True}
 
@@ -108,10 +109,10 @@ def test_a_table_is_shown_exported_cleared_and_imported_again(rescuing: TestClie
     lines = exported.text.splitlines()
     assert json.loads(lines[0])["entries"] == len(lines) - 1 == shown["entries"]
     assert rescuing.delete("/admin/ocm", headers=ADMIN).json() == {"entries": 0}
-    broken = rescuing.post("/admin/ocm/import", content="\n".join([*lines[:-1], "{}"]) + "\n", headers=ADMIN)
+    broken = rescuing.post("/admin/ocm/import", content="\n".join([*lines[:-1], "{}"]) + "\n", headers=TABLE)
     assert broken.status_code == 400 and f"line {len(lines)}" in broken.json()["error"]["message"]
     assert rescuing.get("/admin/ocm", headers=ADMIN).json()["entries"] == 0
-    brought = rescuing.post("/admin/ocm/import", content=exported.content, headers=ADMIN)
+    brought = rescuing.post("/admin/ocm/import", content=exported.content, headers=TABLE)
     assert brought.json()["added"] == shown["entries"]
     again = rescuing.get("/admin/ocm", headers=ADMIN).json()
     assert again["most_frequent"] == shown["most_frequent"]
@@ -123,7 +124,7 @@ def test_a_batch_with_a_name_counts_once_and_agreements_come_along(rescuing: Tes
     write(table, shown["fingerprint"], [(13, 14, 3.0), (13, 13, 5.0)])
     for name, added, count in (("monday", 2, 3.0), ("monday", 0, 3.0), ("tuesday", 2, 6.0), (None, 2, 9.0), (None, 2, 12.0)):
         query = {} if name is None else {"batch": name}
-        brought = rescuing.post("/admin/ocm/import", params=query, content=table.getvalue(), headers=ADMIN)
+        brought = rescuing.post("/admin/ocm/import", params=query, content=table.getvalue(), headers=TABLE)
         assert brought.json() == {"added": added, "entries": 1}
         (pair,) = rescuing.get("/admin/ocm", headers=ADMIN).json()["most_frequent"]
         assert pair == {"draft": 13, "target": 14, "count": count, "draft_text": "a", "target_text": "b"}
@@ -133,7 +134,8 @@ def test_a_batch_with_a_name_counts_once_and_agreements_come_along(rescuing: Tes
 
 def test_a_foreign_table_is_refused(rescuing: TestClient):
     header = json.dumps({"format": "racer-ocm", "schema": 1, "fingerprint": "0" * 32, "entries": 0})
-    reply = rescuing.post("/admin/ocm/import", content=header + "\n", headers=ADMIN)
+    check_error(rescuing.post("/admin/ocm/import", content=header + "\n", headers=ADMIN), 415)
+    reply = rescuing.post("/admin/ocm/import", content=header + "\n", headers=TABLE)
     assert reply.status_code == 400
 
 

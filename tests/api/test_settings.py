@@ -48,6 +48,9 @@ VALUES = {
     "api_keys": "a,b",
     "open_routes": "health,READY",
     "cors_origins": "https://a.example,http://localhost:3000",
+    "allowed_hosts": "Chat.example.com, *.lan",
+    "header_timeout": "5",
+    "body_timeout": "20",
     "request_timeout": "1.5",
     "stuck_after": "5",
     "max_failures": "7",
@@ -73,6 +76,7 @@ def test_every_setting_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     found = read_settings()
     assert found == read_settings(values)
     assert (found.port, found.keys, found.warm_start, found.self_check) == (9000, ("a", "b"), False, False)
+    assert (found.allowed_hosts, found.header_timeout, found.body_timeout) == (("chat.example.com", "*.lan"), 5.0, 20.0)
     assert (found.open_routes, found.cors_origins) == (("health", "ready"), ("https://a.example", "http://localhost:3000"))
     assert (found.log_level, found.served_name, found.max_nodes) == ("debug", "n", 256)
 
@@ -124,6 +128,10 @@ def test_flags_win_and_empty_variables_are_unset(monkeypatch: pytest.MonkeyPatch
         ("open_routes", "admin"),
         ("open_routes", "none,health"),
         ("cors_origins", "example.com"),
+        ("allowed_hosts", "https://example.com"),
+        ("allowed_hosts", "example.com:80"),
+        ("allowed_hosts", "a.*"),
+        ("header_timeout", "0"),
         ("cors_origins", "https://example.com/"),
         ("cors_origins", "null"),
         ("stuck_after", "0"),

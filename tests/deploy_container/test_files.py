@@ -178,7 +178,8 @@ def test_env_can_set_every_setting_that_the_image_does_not(compose: dict[str, An
     environment = compose["services"]["racer-csd"]["environment"]
     left_out = {f"{ENV_PREFIX}{name}" for name in ("HOST", "PORT", "CACHE_DIR", "WORKERS")}
     assert {name for name in environment if name.startswith(ENV_PREFIX)} == SETTINGS - left_out
-    assert {name for name, value in environment.items() if value is not None} == {"RACER_STORE", "RACER_SHUTDOWN_GRACE"}
+    given = {"RACER_STORE", "RACER_SHUTDOWN_GRACE", "RACER_ALLOWED_HOSTS"}
+    assert {name for name, value in environment.items() if value is not None} == given
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.scenarios.turnstile import Turnstile
 from tests.tiny import tiny_engine
 from tests.waiting import wait_until
 
+JSON_TYPE = "Content-Type: application/json\r\n"
 STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 LONG: dict[str, Any] = {"prompt": "ab" * 50, "max_tokens": 100, "temperature": 0}  # 13 chunks of 8 tokens
 SHORT: dict[str, Any] = {"prompt": "ab", "max_tokens": 20, "temperature": 0}
@@ -39,7 +40,10 @@ class Served:
     def connect(self, body: dict[str, Any]) -> socket.socket:
         raw = socket.create_connection(("127.0.0.1", int(self.url.rsplit(":", 1)[1])), 30.0)
         content = json.dumps(body).encode()
-        raw.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
+        raw.sendall(
+            f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n{JSON_TYPE}Content-Length: {len(content)}\r\n\r\n".encode()
+            + content
+        )
         return raw
 
     def ask(self, **fields: Any) -> str:

@@ -16,6 +16,7 @@ from app.api.replies import dump
 from tests.api.support import CHAT, COMPLETIONS, HELLO, check_alive, check_error, client_of, events, served
 from tests.synthetic import SyntheticCodec, SyntheticEngine
 
+JSON_TYPE = "Content-Type: application/json\r\n"
 OFF_THE_LOOP = "AnyIO worker thread"
 
 
@@ -30,7 +31,7 @@ def test_f4_health_and_streams_go_on_while_five_megabytes_come_and_are_refused()
         content = stream.iter_raw()
         part = b"a" * 100_000
         chunk = f"{len(part):x}\r\n".encode() + part + b"\r\n"
-        raw.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        raw.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n{JSON_TYPE}Transfer-Encoding: chunked\r\n\r\n".encode())
         got = b""
         for _ in range(20):  # just below the limit, where it is kept
             raw.sendall(chunk)

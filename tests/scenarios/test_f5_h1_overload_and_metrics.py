@@ -15,6 +15,8 @@ from tests.api.support import CHAT, COMPLETIONS, HELLO, check_error, samples, se
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
 
+JSON_TYPE = "Content-Type: application/json\r\n"
+
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_f5_fifteen_of_twenty_are_turned_away_at_once(stream: bool) -> None:
@@ -63,7 +65,10 @@ def test_h1_metrics_that_fail_take_nobody_down(caplog: pytest.LogCaptureFixture)
         for number in range(500):
             if number % 5 == 0:
                 with socket.create_connection(("127.0.0.1", port), 30.0) as raw:  # and leave
-                    raw.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+                    raw.sendall(
+                        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{JSON_TYPE}Content-Length: {len(body)}\r\n\r\n".encode()
+                        + body
+                    )
             else:
                 reply = client.post(COMPLETIONS, json={"prompt": f"a{number}", "max_tokens": 3})
                 assert reply.status_code == 200, reply.text

@@ -18,6 +18,7 @@ from tests.soak.bad_input import BAD_REQUESTS
 from tests.soak.ledger import Ledger
 from tests.soak.server import CONTEXT, MAX_QUEUED, MAX_RUNNING
 
+JSON_TYPE = "Content-Type: application/json\r\n"
 ALPHABET = string.ascii_letters + string.digits + " .,"
 LATEST_DROP = 0.1  # seconds: queued, in prefill or in decode by then, as it happens
 SPECULATIONS: tuple[dict[str, Any], ...] = ({}, {"drafter": "none"}, {"max_nodes": 4}, {"drafter": "racer", "max_nodes": 16})
@@ -134,7 +135,7 @@ class Traffic:
     async def half_a_request(self) -> None:
         """Sends a part of a request over a bare connection, then nothing, then goes."""
         content = json.dumps({"prompt": self._text(200), "max_tokens": 50}).encode()
-        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n{JSON_TYPE}Content-Length: {len(content)}\r\n\r\n".encode()
         whole = head + content
         url = self._http.base_url
         _, writer = await asyncio.open_connection(url.host, url.port)

@@ -1,0 +1,90 @@
+"""The names a server without keys answers to: what a web page makes a browser send must not reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from app.api.errors import ApiError, forbidden
+from app.settings import Settings
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
+
+
+class Hosts:
+    """Whose requests are answered where no key is asked for.
+
+    A page of another site can have its browser ask a server on the user's machine: by its address, or by a name of its own that
+    is made to point there. The first names the page in Origin, the second the page's own name in Host. An address in Host is no
+    name that could be made to point anywhere.
+    """
+
+    def __init__(self, allowed: Collection[str], bound: str, origins: Collection[str] = ()) -> None:
+        """allowed: names beside those of loopback, or *. bound: the address listened on. origins: whose pages may ask, or *."""
+        self._allowed = frozenset(allowed)
+        self._origins = frozenset(origins)
+        self._checked = "*" not in allowed and (bool(allowed) or is_loopback(bound))
+
+    @classmethod
+    def of(cls, settings: Settings) -> Hosts:
+        return cls(settings.allowed_hosts, settings.host, settings.cors_origins)
+
+    def check(self, method: str, headers: Mapping[str, str]) -> None:
+        """Raises ApiError 403 for a request that names another host, or comes from a page of another site."""
+        if not self._checked:
+            return
+        host = _name(headers["host"]) if "host" in headers else "localhost"  # browsers always send one
+        if _address(host) is None and not self._known(host):
+            raise _not_allowed("Host")
+        origin = headers.get("origin")
+        if origin is not None and method not in SAFE and not self._may_ask(origin, host):
+            raise _not_allowed("Origin")
+
+    def _may_ask(self, origin: str, host: str) -> bool:
+        if "*" in self._origins or origin in self._origins:
+            return True
+        try:
+            parts = urlsplit(origin)
+            name = parts.hostname or ""
+        except ValueError:
+            return False
+        if parts.scheme not in ("", "http", "https"):  # installed programs and extensions: no site has such an origin
+            return True
+        return name != "" and (name == host or self._known(name))
+
+    def _known(self, name: str) -> bool:
+        _, dot, parent = name.partition(".")
+        return is_loopback(name) or name in self._allowed or (dot != "" and f"*.{parent}" in self._allowed)
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host's name or address means this machine, whoever resolves it."""
+    address = _address(name.strip("[]"))
+    if address is None:
+        return name == "localhost" or name.endswith(".localhost")
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _name(host: str) -> str:
+    """`Example.com:80` -> `example.com`, `[::1]:80` -> `::1`."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def _not_allowed(header: str) -> ApiError:
+    if header == "Host":
+        wanted = "a name of this server: localhost, an address, or one that allowed_hosts (RACER_ALLOWED_HOSTS) lists"
+    else:
+        wanted = "a page of this server, or one that cors_origins (RACER_CORS_ORIGINS) or allowed_hosts lists"
+    return forbidden(f"This server has no API key, so the header {header} must name {wanted}.")
