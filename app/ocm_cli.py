@@ -201,7 +201,7 @@ def _store(url: str, table: str, *, create: bool) -> Store:
     """create: whether a SQLite file that does not exist is made; who only looks most likely mistyped its name."""
     settings = read_settings()
     try:
-        store = open_store(url, table, ttl=settings.store_ttl, max_entries=2 * settings.ocm_entries)
+        store = open_store(url, table, ttl=settings.store_ttl, max_entries=settings.ocm_entries)
     except ValueError as error:
         raise SettingsError(str(error)) from error
     if store is None:

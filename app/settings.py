@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     verifier: VerifierName = Field("exact", description="Default verifier of requests; csd is lossy and needs allow_csd")
     allow_csd: bool = Field(False, description="Let requests ask for the verifier csd, and keep a correction memory")
     csd_lambda: float = Field(6.0, ge=0.0, description="csd: times a pair must have diverged before it is rescued, exclusive")
-    csd_tau: float = Field(0.01, gt=0.0, le=1.0, description="csd: least probability of a rescued token over the target's")
+    csd_tau: float = Field(0.01, gt=0.0, le=1.0, description="csd: least probability of a rescued token over the likeliest's")
     csd_rule: Literal["both", "ocm", "scg"] = Field("both", description="csd: memory and gate, or one of them alone")
     store: SecretStr | None = Field(
         None, min_length=1, description="Where the memory is kept: sqlite:PATH, redis://..., none; default: a file in the cache"

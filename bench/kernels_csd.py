@@ -10,7 +10,7 @@ import torch
 
 from csd.gate import CsdRule, gate
 from csd.memory import CorrectionMemory
-from csd.verify import walk_csd, walk_exact
+from csd.verify import Reading, walk_csd, walk_exact
 from racer.tree import DraftTree, Source
 
 GAMMA = 6
@@ -37,15 +37,15 @@ def measure_rescue(rounds: int, vocabulary: int) -> dict[str, float]:
     logits = torch.zeros((GAMMA + 1, vocabulary), dtype=torch.bfloat16)
     rule = CsdRule()
 
-    def logits_of(node: int, tokens: Sequence[int]) -> list[float]:
-        values: list[float] = logits[node, list(tokens)].float().tolist()
-        return values
+    def read(node: int, tokens: Sequence[int]) -> list[Reading]:
+        *drafts, highest = logits[node, [*tokens, chosen[node]]].float().tolist()
+        return [Reading(drafts, highest)]
 
     def exact() -> object:
         return walk_exact(tree, lambda node, _: chosen[node], record=True)
 
     def rescuing() -> object:
-        walk = walk_csd(tree, lambda node, _: chosen[node], logits_of, rule, memory, frozenset())
+        walk = walk_csd(tree, lambda node, _: chosen[node], read, rule, memory, frozenset())
         assert len(walk.rescued) == 1
         return walk
 

@@ -46,16 +46,13 @@ class Divergences:
     """Counts of pairs over texts of `positions` compared positions."""
 
     positions: int = 0
-    agreements: int = 0
     pairs: dict[tuple[int, int], PairRecord] = field(default_factory=dict)
 
     def add(self, events: Iterable[Event], positions: int) -> None:
         """Take in the divergences of a text in which `positions` positions were compared."""
-        before = self.events
         for event in events:
             self.pairs.setdefault((event.draft, event.target), PairRecord()).add(event.gap)
         self.positions += positions
-        self.agreements += positions - (self.events - before)
 
     @property
     def events(self) -> int:

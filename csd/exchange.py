@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from csd.files import replacing
 from csd.fingerprint import SCHEMA
-from csd.memory import Entry, fault
+from csd.memory import EQUAL, Entry, fault
 
 FORMAT = "racer-ocm"
 MAX_LINE = 4096  # bytes; the longest honest line has about a hundred
@@ -25,7 +25,7 @@ class ExchangeError(ValueError):
 def write(file: str | os.PathLike[str] | BinaryIO, fingerprint: str, entries: Iterable[Entry]) -> int:
     """Write a table and return its number of entries; a path gets the whole file or none.
 
-    entries: (draft, target, count), each pair once; equal ids are agreements.
+    entries: (draft, target, count), each pair once.
     """
     rows = list(entries)
     lines = _lines(fingerprint, rows)
@@ -44,7 +44,7 @@ def write(file: str | os.PathLike[str] | BinaryIO, fingerprint: str, entries: It
 def _lines(fingerprint: str, rows: list[Entry]) -> Iterator[bytes]:
     yield _line({"format": FORMAT, "schema": SCHEMA, "fingerprint": fingerprint, "entries": len(rows)})
     for number, (draft, target, count) in enumerate(rows, 1):
-        found = fault(draft, target, count)
+        found = fault(draft, target, count) or (EQUAL if draft == target else None)
         if found:
             raise ExchangeError(f"entry {number}: {found}")
         whole = isinstance(count, float) and count.is_integer()
@@ -94,15 +94,16 @@ class _Reader:
         rows: list[Entry] = []
         pairs: set[tuple[int, int]] = set()
         while (values := self._next()) is not None:
-            if len(rows) == expected:
+            if len(pairs) == expected:
                 self._fail("there are more entries than the header says")
             row = self._entry(values)
             if row[:2] in pairs:
                 self._fail("this pair was there before")
             pairs.add(row[:2])
-            rows.append(row)
-        if len(rows) < expected:
-            self._fail(f"the file ends here, {expected - len(rows)} entries short of what the header says")
+            if row[0] != row[1]:  # older tables could hold counts of equal tokens, which nothing uses
+                rows.append(row)
+        if len(pairs) < expected:
+            self._fail(f"the file ends here, {expected - len(pairs)} entries short of what the header says")
         return rows
 
     def _header(self, fingerprint: str | None) -> int:

@@ -10,14 +10,15 @@ from itertools import chain
 
 import numpy as np
 
-Entry = tuple[int, int, float]  # draft, target, count; equal ids: agreements on that token
+Entry = tuple[int, int, float]  # draft, target, count
 Increment = Entry  # what a store has to add to one pair
-Tables = tuple[dict[int, float], dict[int, float]]  # divergences, agreements; the key is draft << 32 | target
+Table = dict[int, float]  # counts; the key is draft << 32 | target
 
 MAX_ID = 2**31 - 1
 MAX_COUNT = 2**53  # up to here a float counts by ones
 SMALLEST_UNIT = 2.0**-64  # the table is rescaled when one divergence would be stored as the inverse of this
 NEGLIGIBLE = 2.0**-20  # a decayed count that a rescaling forgets
+EQUAL = "draft and target must be two different tokens"
 BYTES_PER_ENTRY = 32 + 24  # an int key and a float besides the dict's own slot
 
 
@@ -31,24 +32,16 @@ def fault(draft: object, target: object, count: object) -> str | None:
     return None
 
 
-def _add(table: dict[int, float], entries: Iterable[Entry]) -> None:
+def _add(table: Table, entries: Iterable[Entry]) -> None:
     for draft, target, count in entries:
-        found = fault(draft, target, count)
+        found = fault(draft, target, count) or (EQUAL if draft == target else None)
         if found:
             raise ValueError(found)
         key = draft << 32 | target
         table[key] = min(table.get(key, 0.0) + count, MAX_COUNT)
 
 
-def _share_out(table: dict[int, float], tables: Tables, unit: float) -> None:
-    """Add plain counts to the divergences or to the agreements, whichever they are."""
-    pairs, agreements = tables
-    for key, count in table.items():
-        side = agreements if key >> 32 == key & MAX_ID else pairs
-        side[key] = min(side.get(key, 0.0) + count / unit, MAX_COUNT / unit)
-
-
-def _keep_most_frequent(table: dict[int, float], keep: int) -> None:
+def _keep_most_frequent(table: Table, keep: int) -> None:
     """Drop the least frequent in place until `keep` are left; among equals the older entry goes first."""
     surplus = len(table) - keep
     if surplus <= 0:
@@ -61,9 +54,6 @@ def _keep_most_frequent(table: dict[int, float], keep: int) -> None:
 
 class CorrectionMemory:
     """Counts of (draft token, target token), context-free, with their bound, decay and the increments a store still lacks.
-
-    A pair of equal ids counts agreements: how often the target chose the first-ranked draft token itself. It is the evidence
-    against a rescue, travels to stores and back as any other entry, but is held apart, with the same bound of its own.
 
     Lookups take no lock; everything that changes the memory does. Counts are stored divided by `unit`, which halves when
     half_life divergences were recorded: all counts halve at once, exactly, and no entry is touched.
@@ -80,53 +70,36 @@ class CorrectionMemory:
             raise ValueError("half_life must be a finite number of at least 1, or None")
         self.max_entries = max_entries
         self.half_life = half_life
-        self.recorded = 0  # divergences and agreements ever counted here: what stores acknowledge adds up to it
+        self.recorded = 0  # divergences ever counted here: what stores acknowledge adds up to it
         self.version = 0  # rises with every change of a count
         self._lock = threading.Lock()
         self._recorded = 0.0  # divergences since the last halving
-        self._pending: dict[int, float] = {}
-        # Pairs, agreements, unit: always swapped together, so that a reader never scales one table with another's unit.
-        self._view: tuple[dict[int, float], dict[int, float], float] = ({}, {}, 1.0)
+        self._pending: Table = {}
+        self._view: tuple[Table, float] = ({}, 1.0)  # counts, unit: swapped together, so that a reader never mixes two
 
     def count(self, draft: int, target: int) -> float:
         """Divergences of this pair, decay included. The ids must be Python ints."""
-        pairs, agreements, unit = self._view
-        return (pairs if draft != target else agreements).get(draft << 32 | target, 0.0) * unit
-
-    def against(self, draft: int) -> float:
-        """Evidence against rescuing `draft`: how often the target chose it when it was the first-ranked draft token."""
-        return self.count(draft, draft)
-
-    def share(self, draft: int, target: int) -> float:
-        """count / (count + agreements of draft); 0 for an unknown pair."""
-        count = self.count(draft, target)
-        return count / (count + self.against(draft)) if count else 0.0
+        pairs, unit = self._view
+        return pairs.get(draft << 32 | target, 0.0) * unit
 
     def record(self, draft: int, target: int, times: int = 1) -> None:
-        """Count a divergence, or an agreement if both ids are the same. Agreements do not advance the half-life."""
+        """Count divergences of two different tokens."""
         if times < 1:
             raise ValueError("times must be at least 1")
+        if draft == target:
+            raise ValueError(EQUAL)
         key = int(draft) << 32 | int(target)
         with self._lock:
-            if draft == target:
-                _, agreements, unit = self._view
-                agreements[key] = agreements.get(key, 0.0) + times / unit
-                self._trim(agreements)
-            else:
-                self._diverge(key, times)
+            self._diverge(key, times)
             self._pending[key] = self._pending.get(key, 0.0) + times
             self._trim(self._pending)
             self.recorded += times
             self.version += 1
 
-    def agree(self, draft: int, times: int = 1) -> None:
-        """Count that the target chose the first-ranked draft token."""
-        self.record(draft, draft, times)
-
     def _diverge(self, key: int, times: float) -> None:
         half_life = math.inf if self.half_life is None else self.half_life
         while times > 0:
-            pairs, _, unit = self._view
+            pairs, unit = self._view
             part = min(times, half_life - self._recorded)
             pairs[key] = pairs.get(key, 0.0) + part / unit
             times -= part
@@ -136,16 +109,15 @@ class CorrectionMemory:
         self._trim(self._view[0])
 
     def _halve(self) -> None:
-        pairs, agreements, unit = self._view
+        pairs, unit = self._view
         unit *= 0.5
         self._recorded = 0.0
         if unit < SMALLEST_UNIT:
             pairs = {key: value * unit for key, value in pairs.items() if value * unit > NEGLIGIBLE}
-            agreements = {key: value * unit for key, value in agreements.items() if value * unit > NEGLIGIBLE}
             unit = 1.0
-        self._view = (pairs, agreements, unit)
+        self._view = (pairs, unit)
 
-    def _trim(self, table: dict[int, float]) -> None:
+    def _trim(self, table: Table) -> None:
         """Above the bound the lowest tenth leaves at once, so that one sort serves many insertions."""
         if len(table) > self.max_entries:
             _keep_most_frequent(table, self.max_entries - self.max_entries // 10)
@@ -158,7 +130,7 @@ class CorrectionMemory:
 
     def restore(self, batch: Iterable[Increment]) -> None:
         """Put a drained batch that no store took back among the pending; the counts hold it already."""
-        merged: dict[int, float] = {}
+        merged: Table = {}
         _add(merged, batch)
         with self._lock:
             for key, count in self._pending.items():
@@ -174,28 +146,27 @@ class CorrectionMemory:
         is under way and the snapshot was read before it: replace(snapshot, batch); after a failed one: restore(batch), then
         replace(snapshot). Stores keep whole counts: decay starts anew from the snapshot. ValueError changes nothing.
         """
-        table: dict[int, float] = {}
+        table: Table = {}
         _add(table, chain(entries, in_flight or ()))
-        fresh: Tables = ({}, {})
-        _share_out(table, fresh, 1.0)
         with self._lock:
-            _share_out(self._pending, fresh, 1.0)
-            self._install(fresh, 1.0)
+            for key, count in self._pending.items():
+                table[key] = min(table.get(key, 0.0) + count, MAX_COUNT)
+            self._install(table, 1.0)
             self._recorded = 0.0
 
     def merge(self, entries: Iterable[Entry]) -> None:
         """Add counts from elsewhere. They are not pending: whoever brings them tells the store. ValueError changes nothing."""
-        table: dict[int, float] = {}
+        table: Table = {}
         _add(table, entries)
         with self._lock:
-            pairs, agreements, unit = self._view
-            _share_out(table, (pairs, agreements), unit)
-            self._install((pairs, agreements), unit)
+            pairs, unit = self._view
+            for key, count in table.items():
+                pairs[key] = min(pairs.get(key, 0.0) + count / unit, MAX_COUNT / unit)
+            self._install(pairs, unit)
 
-    def _install(self, tables: Tables, unit: float) -> None:
-        for table in tables:
-            _keep_most_frequent(table, self.max_entries)
-        self._view = (*tables, unit)
+    def _install(self, table: Table, unit: float) -> None:
+        _keep_most_frequent(table, self.max_entries)
+        self._view = (table, unit)
         self.version += 1
 
     def clear(self) -> None:
@@ -203,21 +174,14 @@ class CorrectionMemory:
         with self._lock:
             self._pending = {}
             self._recorded = 0.0
-            self._view = ({}, {}, 1.0)
+            self._view = ({}, 1.0)
             self.version += 1
 
     def entries(self) -> Iterator[Entry]:
-        """A snapshot of the divergences, most frequent first, equals by draft, then target."""
-        return self._sorted(0)
-
-    def agreements(self) -> Iterator[Entry]:
-        """A snapshot of the agreements as (token, token, count), most frequent first, equals by token."""
-        return self._sorted(1)
-
-    def _sorted(self, side: int) -> Iterator[Entry]:
+        """A snapshot, most frequent first, equals by draft, then target."""
         with self._lock:
-            pairs, agreements, unit = self._view
-            items = list((pairs, agreements)[side].items())
+            pairs, unit = self._view
+            items = list(pairs.items())
         items.sort(key=lambda item: (-item[1], item[0]))
         return ((key >> 32, key & MAX_ID, value * unit) for key, value in items)
 
@@ -233,5 +197,5 @@ class CorrectionMemory:
     @property
     def nbytes(self) -> int:
         """About how many bytes of memory the tables take."""
-        tables = (*self._view[:2], self._pending)
+        tables = (self._view[0], self._pending)
         return sum(sys.getsizeof(table) + len(table) * BYTES_PER_ENTRY for table in tables)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from csd.gate import CsdRule
 from csd.memory import CorrectionMemory
-from csd.verify import Walk, walk_csd, walk_exact
+from csd.verify import Reading, Walk, walk_csd, walk_exact
 from racer.drafter import RacerConfig, RacerDrafter
 from racer.tree import DraftTree
 
@@ -72,9 +73,11 @@ def rescued() -> Example:
     answer = [IDS[word] for word in [*OTHER.split(), "seven", "."]]
     logits = {IDS["6"]: Z_DRAFT, IDS["six"]: Z_TARGET}
     rule = CsdRule(LAMBDA, TAU)
-    walk = walk_csd(
-        tree, lambda node, emitted: answer[emitted], lambda node, ids: [logits[i] for i in ids], rule, memory, frozenset()
-    )
+
+    def read(node: int, ids: Sequence[int]) -> list[Reading]:
+        return [Reading([logits[i] for i in ids], max(logits.values()))]
+
+    walk = walk_csd(tree, lambda node, emitted: answer[emitted], read, rule, memory, frozenset())
     return Example(tree, walk)
 
 

@@ -74,8 +74,7 @@ async def export(request: Request) -> Response:
 
     def dump() -> bytes:
         stream = io.BytesIO()
-        memory = corrections.memory
-        write(stream, corrections.fingerprint, itertools.chain(memory.entries(), memory.agreements()))
+        write(stream, corrections.fingerprint, corrections.memory.entries())
         return stream.getvalue()
 
     return Response(await _on_thread(dump), media_type=NDJSON)

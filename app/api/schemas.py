@@ -97,7 +97,10 @@ class Speculative(RequestModel):
         default=None, alias="lambda", ge=0.0, description="csd: times a pair must have diverged before it is rescued, exclusive"
     )
     tau: float | None = Field(
-        default=None, gt=0.0, le=1.0, description="csd: least probability of a rescued token, as a share of the target's token"
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="csd: least probability of a rescued token, as a share of the likeliest token's",
     )
     rule: Literal["both", "ocm", "scg"] | None = Field(
         default=None, description="csd: memory and gate, the memory alone, or the gate alone"

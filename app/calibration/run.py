@@ -124,15 +124,15 @@ def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int)
             yield Reading(item.key, 0, ()), 0
             continue
         events: list[Event] = []
-        agreed: list[int] = []
+        compared: list[int] = []
 
-        def hear(walk: Walk, gaps: list[float], events: list[Event] = events, agreed: list[int] = agreed) -> None:
+        def hear(walk: Walk, gaps: list[float], events: list[Event] = events, compared: list[int] = compared) -> None:
             events.extend(Event(d, t, gap) for (d, t), gap in zip(walk.divergences, gaps, strict=True))
-            agreed.extend(walk.agreements)
+            compared.append(walk.compared)
 
         with engine.listening(hear):
             answer = engine.generate(_request(prompt, min(max_tokens, room), speculation))
-        yield Reading(item.key, len(agreed) + len(events), tuple(events)), len(answer.token_ids)
+        yield Reading(item.key, sum(compared), tuple(events)), len(answer.token_ids)
 
 
 def question(engine: Engine, text: str) -> tuple[int, ...]:

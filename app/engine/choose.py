@@ -42,6 +42,14 @@ def choose(logits: torch.Tensor, sampling: SamplingParams, seed: int, position: 
     return int(tokens[torch.topk(noisy, 1).indices[0]])  # topk is several times faster than argmax here
 
 
+def narrowed(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+    """The row [vocabulary] with -inf for what top-k, top-p and min-p keep from being drawn; greedy decoding knows none."""
+    tokens = None if is_greedy(sampling) else _candidates(logits.float(), sampling)[0]
+    if tokens is None:
+        return logits
+    return torch.full_like(logits, -torch.inf).index_copy(0, tokens, logits[tokens])
+
+
 def _candidates(logits: torch.Tensor, sampling: SamplingParams) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Token ids in ascending order (None: all) and their tempered logits, after top-k, top-p and min-p in this order.
 

@@ -33,7 +33,6 @@ class CsdConfig:
     lambda_: float = 6.0
     tau: float = 0.01
     rule: RuleName = "both"
-    min_share: float = 0.0
     store: str = "none"
     ttl: int = DEFAULT_TTL
     max_entries: int = 200_000
@@ -48,7 +47,7 @@ class Corrections:
         self.config = config
         self.fingerprint = table
         self.memory = CorrectionMemory(config.max_entries, config.half_life)
-        self._store: Store | None = open_store(config.store, table, ttl=config.ttl, max_entries=2 * config.max_entries)
+        self._store: Store | None = open_store(config.store, table, ttl=config.ttl, max_entries=config.max_entries)
         self._sync = StoreSync(self.memory, self._store)
         self._merged: set[str] = set()  # names of what was added where no store remembers them
 
@@ -121,7 +120,6 @@ def rule_of(config: CsdConfig, asked: SpeculationParams) -> Rule:
             tau,
             use_memory=name != "scg",
             use_gate=name != "ocm",
-            min_share=config.min_share,
         )
     except ValueError as error:
         field_name = "tau" if "tau" in str(error) else "lambda"

@@ -57,7 +57,8 @@ class Decoder:
         self.clock = clock
         self.drafting = Drafting(draft)
         # a table belongs to one draft source: with a draft model, what n-grams miss says nothing of it
-        self._teachers = frozenset(Source) - {Source.DRAFT_MODEL} if draft is None else frozenset({Source.DRAFT_MODEL})
+        own = {Source.RETRIEVAL, Source.COPY_LOGIT} if draft is None else {Source.DRAFT_MODEL}
+        self._table_of = frozenset(own)
         self.corrections: CorrectionMemory | None = None
         self.listener: Callable[[Walk, list[float]], None] | None = None  # hears of exact walks and their logit gaps
 
@@ -85,7 +86,7 @@ class Decoder:
         with watch.phase("walk"):
             learning = any(_drafter(session).learns for session in sessions)
             top = successors(logits, self.top_k, probabilities=learning)
-            walks = self._walk(sessions, trees, logits, top)
+            walks = self._walk(sessions, drafts, logits, top)
             self._remember(trees, walks, logits)
         tally = Tally()
         rows = 0
@@ -140,15 +141,16 @@ class Decoder:
         return self.target.forward(rows)[:, : self.vocab_size]
 
     def _walk(
-        self, sessions: Sequence[Session], trees: Sequence[DraftTree], logits: torch.Tensor, top: Successors
+        self, sessions: Sequence[Session], drafts: Sequence[Draft], logits: torch.Tensor, top: Successors
     ) -> list[Walk | None]:
         """A walk for each session; None where it failed."""
         greedy = top.ids[:, 0].tolist()
         walks: list[Walk | None] = []
         start = 0
-        for session, tree in zip(sessions, trees, strict=True):
+        for session, draft in zip(sessions, drafts, strict=True):
+            tree = draft.proposal.tree
             try:
-                walks.append(self._walk_one(session, tree, Chooser(session, tree, logits, greedy, start)))
+                walks.append(self._walk_one(session, tree, Chooser(session, tree, logits, greedy, start, draft.drawn)))
             except Exception as error:
                 session.failure = error
                 walks.append(None)
@@ -156,18 +158,12 @@ class Decoder:
         return walks
 
     def _walk_one(self, session: Session, tree: DraftTree, chooser: Chooser) -> Walk:
+        table_of, teaches = self._table_of, chooser.teaches
         if session.rule is None or len(tree) == 1:
-            return walk_exact(tree, chooser, record=self.corrections is not None and len(tree) > 1, learn_from=self._teachers)
-        return walk_csd(
-            tree,
-            chooser,
-            chooser.logits_of,
-            session.rule,
-            self.corrections,
-            chooser.protects,
-            chooser.likeliest,
-            self._teachers,
-        )
+            record = self.corrections is not None and len(tree) > 1
+            return walk_exact(tree, chooser, record=record, table_of=table_of, teaches=teaches)
+        read, protects, rule, memory = chooser.read, chooser.protects, session.rule, self.corrections
+        return walk_csd(tree, chooser, read, rule, memory, protects, table_of=table_of, teaches=teaches)
 
     def _remember(self, trees: Sequence[DraftTree], walks: Sequence[Walk | None], logits: torch.Tensor) -> None:
         """Tell the correction memory, and a listener, what diverged."""

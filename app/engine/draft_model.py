@@ -53,7 +53,8 @@ class DraftCache:
 
 @dataclass(slots=True)
 class Chain:
-    """One session's draft in the making. tokens[d] was drawn with probability probabilities[d] at temperature 1."""
+    """One session's draft in the making. tokens[d] was drawn with probability probabilities[d] at temperature 1; likeliest[d]:
+    whether it is what the draft model alone takes for the likeliest, too."""
 
     request: GenerationRequest
     seed: int
@@ -65,6 +66,7 @@ class Chain:
     ends: frozenset[int] = frozenset()  # ids that end the answer
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
+    likeliest: list[bool] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -178,24 +180,27 @@ class DraftModel:
                 chain.cache.ahead.append(tokens[0])
             else:
                 chain.cache.agreed += len(tokens)
-        for chain, token, probability in zip(chains, *self._draw(chains, logits), strict=True):
+        for chain, token, probability, likeliest in zip(chains, *self._draw(chains, logits), strict=True):
             chain.tokens.append(token)
             chain.probabilities.append(probability)
+            chain.likeliest.append(likeliest)
 
     def _covers(self, rules: TokenRules | None) -> bool:
         """Whether rules of the target's vocabulary can be put on this model's logits."""
         return rules is not None and rules.vocab_size == self.shared.size
 
-    def _draw(self, chains: Sequence[Chain], logits: torch.Tensor) -> tuple[list[int], list[float]]:
-        """The tokens by the rule of the target, noise included, so that equal distributions give equal tokens."""
-        tokens = torch.argmax(logits, -1)
+    def _draw(self, chains: Sequence[Chain], logits: torch.Tensor) -> tuple[list[int], list[float], list[bool]]:
+        """The tokens by the rule of the target, noise included, so that equal distributions give equal tokens; their
+        probabilities; whether they are the likeliest."""
+        likeliest = torch.argmax(logits, -1)
+        tokens = likeliest.clone()
         for row, chain in enumerate(chains):
             if chain.rules is not None or chain.sampled:
                 position = chain.text_length - len(chain.request.prompt_ids) + len(chain.tokens)
                 scores = logits[row] if chain.rules is None else chain.rules.apply(logits[row], chain.tokens)
                 tokens[row] = choose(scores, chain.request.sampling, chain.seed, position)
         probabilities = torch.softmax(logits, -1).gather(-1, tokens[:, None])[:, 0].float()
-        return tokens.tolist(), probabilities.tolist()
+        return tokens.tolist(), probabilities.tolist(), (tokens == likeliest).tolist()
 
     def _forward(self, parts: Sequence[tuple[KVSlab, list[int]]]) -> torch.Tensor:
         """Logits [sessions, shared ids] after the last token of each part; the caller commits the rows."""

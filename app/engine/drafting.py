@@ -52,6 +52,12 @@ class Draft:
     proposal: Proposal
     written: Written | None = None
 
+    @property
+    def drawn(self) -> frozenset[int]:
+        """Depths at which the draft model's token is not its likeliest, but came of noise or of the request's settings."""
+        likeliest = () if self.written is None else self.written.chain.likeliest
+        return frozenset(depth for depth, natural in enumerate(likeliest, 1) if not natural)
+
 
 class Drafting:
     """The draft phase of a step. Used by the worker thread alone."""

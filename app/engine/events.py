@@ -28,7 +28,7 @@ class SpeculationStats:
     emitted: int
     acceptance_histogram: tuple[int, ...]  # [a] = verify steps that kept a draft tokens
     tokens_by_source: dict[str, int]  # keys: SOURCE_NAMES
-    rescues: int = 0  # accepted tokens that CSD kept in place of the target's
+    rescues: int = 0  # tokens that CSD kept in place of the target's
     refused_by_gate: int = 0  # draft tokens that the memory nominated and the target's logits did not admit
 
     @property

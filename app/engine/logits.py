@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from app.engine.choose import choose, is_greedy
+from app.engine.choose import choose, is_greedy, narrowed
 from app.engine.events import TokenLogprob
 from app.engine.session import Session
+from csd.verify import Reading
 from racer.tree import DraftTree
 
 
@@ -27,14 +28,16 @@ class Successors:
 
 def successors(logits: torch.Tensor, k: int, *, probabilities: bool) -> Successors:
     """Top-k of rows of raw logits [n, vocabulary]. The softmax stays in the model's dtype: drafting needs no more."""
-    values, ids = torch.topk(logits, k, dim=-1)
+    wide = min(max(k, 2), logits.shape[-1])
+    values, ids = torch.topk(logits, wide, dim=-1)
     found = torch.softmax(logits, -1).gather(-1, ids).float() if probabilities else torch.zeros(ids.shape)
-    order, scores = ids.cpu().numpy(), values.float().cpu().numpy()
-    ties = scores[:, 0] == scores[:, min(1, k - 1)]
-    for row in np.flatnonzero(ties) if k > 1 else ():
-        equal = int(np.count_nonzero(scores[row] == scores[row, 0]))
-        order[row, :equal] = np.sort(order[row, :equal])
-    return Successors(order, found.cpu().numpy())
+    order, scores, probs = ids.cpu().numpy(), values.float().cpu().numpy(), found.cpu().numpy()
+    places = np.lexsort((order, -scores))
+    order = np.take_along_axis(order, places, 1)
+    for row in np.flatnonzero(scores[:, 0] == scores[:, -1]):  # topk takes any of those that tie
+        equal = torch.nonzero(logits[int(row)] == logits[int(row)].max())[:wide, 0]
+        order[row, : len(equal)] = equal.cpu().numpy()
+    return Successors(order[:, :k], np.take_along_axis(probs, places, 1)[:, :k])
 
 
 def token_logprobs(rows: torch.Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprob]:
@@ -58,12 +61,24 @@ def logprobs_for(session: Session, logits: torch.Tensor, rows: Sequence[int], to
 class Chooser:
     """The target's token after a node of one session's tree. Not to be used again once the session has emitted."""
 
-    __slots__ = ("greedy", "logits", "path", "session", "start", "tree")
+    __slots__ = ("drawn", "greedy", "logits", "path", "row", "session", "start", "tree")
 
-    def __init__(self, session: Session, tree: DraftTree, logits: torch.Tensor, greedy: list[int], start: int) -> None:
-        """logits [n, vocabulary] and greedy [n], the likeliest of each, of all sessions; this one's begin at `start`."""
-        self.session, self.tree, self.logits, self.greedy, self.start = session, tree, logits, greedy, start
+    def __init__(
+        self,
+        session: Session,
+        tree: DraftTree,
+        logits: torch.Tensor,
+        greedy: list[int],
+        start: int,
+        drawn: Collection[int] = (),
+    ) -> None:
+        """logits [n, vocabulary] and greedy [n], the likeliest of each, of all sessions; this one's begin at `start`.
+
+        drawn: depths at which the draft model's token is not its own likeliest.
+        """
+        self.session, self.tree, self.logits, self.greedy, self.start, self.drawn = session, tree, logits, greedy, start, drawn
         self.path: list[int] = []  # tokens below the root, down to the node that was last asked for
+        self.row: torch.Tensor | None = None  # of that node, as the session's rules leave it; None: raw
 
     def __call__(self, node: int, emitted: int) -> int:
         """emitted: how deep the node lies. A walk asks for the root and then for one node below the other."""
@@ -72,7 +87,9 @@ class Chooser:
         if session.rules is not None:
             if node > 0:
                 self.path.append(int(self.tree.tokens[node]))
-            row = session.rules.apply(self.logits[self.start + node], self.path)
+            raw = self.logits[self.start + node]
+            row = session.rules.apply(raw, self.path)
+            self.row = None if row is raw else row
             return choose(row, sampling, session.seed, position)
         if is_greedy(sampling):
             return self.greedy[self.start + node]
@@ -83,10 +100,23 @@ class Chooser:
         session = self.session
         return token in session.protected or (session.rules is not None and session.rules.forbids(token))
 
-    def logits_of(self, node: int, tokens: Sequence[int]) -> list[float]:
-        """The target's raw logits of a few tokens after a node."""
-        values: list[float] = self.logits[self.start + node, list(tokens)].float().tolist()
-        return values
+    def teaches(self, node: int, child: int, token: int) -> bool:
+        """Whether a divergence there says something of the models: each took what it finds likeliest, and no rule had a part.
 
-    def likeliest(self, node: int) -> int:
-        return self.greedy[self.start + node]
+        What noise, a bias, a penalty or a grammar brought about is the request's, and must not decide about other requests.
+        """
+        natural = self.session.rules is None and token == self.greedy[self.start + node]
+        return natural and int(self.tree.depth[child]) not in self.drawn
+
+    def read(self, node: int, tokens: Sequence[int]) -> list[Reading]:
+        """The target's raw logits of a few tokens after the node last asked for; then, where the request changes them or draws
+        from a part of the vocabulary only, what that leaves of them."""
+        raw = self.logits[self.start + node]
+        index = torch.tensor([*tokens, self.greedy[self.start + node]], device=raw.device)
+        *drafts, highest = raw[index].float().tolist()
+        readings = [Reading(drafts, highest)]
+        changed = narrowed(raw if self.row is None else self.row, self.session.request.sampling)
+        if changed is not raw:
+            *drafts, highest = torch.cat([changed[index[:-1]], changed.max()[None]]).float().tolist()
+            readings.append(Reading(drafts, highest))
+        return readings

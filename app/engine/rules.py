@@ -52,12 +52,12 @@ class TokenRules:
         )
 
     def apply(self, row: torch.Tensor, path: Sequence[int]) -> torch.Tensor:
-        """The row of raw logits [vocabulary] after the answer so far and then the tokens `path`, as float32 [vocabulary]."""
-        scores = row.float()
+        """A row of raw logits [vocabulary] after the answer so far and then the tokens `path`; itself where nothing changes."""
+        scores = row
         if self._penalises:
-            scores = self._penalised(scores, path)
+            scores = self._penalised(scores.float(), path)
         if len(self._bias_ids):
-            scores = scores.index_add(0, self._bias_ids, self._bias)
+            scores = scores.float().index_add(0, self._bias_ids, self._bias)
         self._allowed = self._allowed_after(path, len(row))
         if self._allowed is not None:
             allowed = torch.from_numpy(self._allowed).to(scores.device)

@@ -180,7 +180,8 @@ class Session:
         """Append a run of tokens up to the first that ends the answer; returns how many were taken and tells the client.
 
         Cut at the earliest of EOS, stop token, completed stop string and limit, token by token. The last token of a run is
-        the target's own choice whether a draft foresaw it or not, and counts as such: emitted = accepted + steps + first.
+        the target's own choice whether a draft foresaw it or not, and counts as such: emitted = accepted + steps + first. One
+        that a rescue put there and that completes a stop string counts so too, and is marked as rescued.
         verified: the step's tree and the path of the walk, root first, for a client that asked for a trace.
         """
         pieces: list[str] = []
@@ -193,7 +194,7 @@ class Session:
         kept = [*sources[: taken - 1], Source.TARGET]
         for source in kept:
             self.counts.by_source[source] += 1
-        marks = tuple(place for place in rescued if place < taken - 1)  # not the last, which counts as the target's
+        marks = tuple(place for place in rescued if place < taken)
         self.counts.rescues += len(marks)
         if self.rules is not None:
             self.rules.accept(tokens[:taken])

@@ -21,12 +21,12 @@ class Tally:
         self._rescues = self._nominated = self._refused = 0
 
     def add(self, tree: DraftTree, walk: Walk, kept: int) -> None:
-        """A session verified this tree and emitted `kept` tokens of the walk. The last of them is the target's own."""
+        """A session verified this tree and emitted `kept` tokens of the walk. The last of them counts as the target's own."""
         self.accepted.append(kept - 1)
         self.nodes.append(len(tree))
         for source in (*walk.sources[: kept - 1], Source.TARGET):
             self.by_source[source] += 1
-        self._rescues += sum(place < kept - 1 for place in walk.rescued)
+        self._rescues += sum(place < kept for place in walk.rescued)
         self._nominated += walk.nominated
         self._refused += walk.refused_by_gate
         self.last = walk

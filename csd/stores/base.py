@@ -17,7 +17,7 @@ Increment = tuple[int, int, float]  # draft, target, count to add
 MAX_ID = 2**31 - 1
 MAX_COUNT = 2.0**53  # a store may hold more, but gives out no more
 DEFAULT_TTL = 30 * 86400  # seconds
-DEFAULT_MAX_ENTRIES = 400_000  # a memory's two bounds together: pairs and agreements
+DEFAULT_MAX_ENTRIES = 200_000
 KEPT_BATCHES = 10_000  # ids remembered per fingerprint; a batch is known again until so many others came after it
 
 __all__ = ["SCHEMA", "Batch", "Increment", "Snapshot", "Store", "StoreError", "StoreMisfit", "StoreUnavailable"]
@@ -66,20 +66,24 @@ class StoreMisfit(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Increments that take effect together, once. ValueError when one is not (id, id, positive finite count)."""
+    """Increments that take effect together, once. ValueError when one is not (id, another id, positive finite
+    count)."""
 
     increments: tuple[Increment, ...]
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         for draft, target, count in self.increments:
-            if not (0 <= draft <= MAX_ID and 0 <= target <= MAX_ID and 0 < count < math.inf):
-                raise ValueError(f"an increment needs ids from 0 to {MAX_ID} and a positive, finite count")
+            if not (0 <= draft <= MAX_ID and 0 <= target <= MAX_ID and draft != target and 0 < count < math.inf):
+                raise ValueError(f"an increment needs two different ids from 0 to {MAX_ID} and a positive, finite count")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A table as it stood at `version`. entries: (draft, target, count), most frequent first, each pair once."""
+    """A table as it stood at `version`. entries: (draft, target, count), most frequent first, each pair once.
+
+    Older tables could hold counts of equal tokens, which nothing uses: a store leaves them out.
+    """
 
     version: int
     entries: list[Increment]

@@ -184,7 +184,8 @@ class RedisStore:
             moved = moved or not self._number(before) == self._number(after) == first
             for member, score in rows:
                 draft, target, count = self._entry(member, score)
-                counts.setdefault((draft, target), count)
+                if draft != target:
+                    counts.setdefault((draft, target), count)
             if len(rows) <= stop - start:
                 break
         return Snapshot(first or 0, [(*pair, count) for pair, count in counts.items()]), moved

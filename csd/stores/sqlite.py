@@ -133,7 +133,8 @@ class SqliteStore:
 
     def _load(self) -> Snapshot:
         connection = self._connected()
-        query = "SELECT draft, target, min(count, ?) FROM pairs WHERE fingerprint = ? ORDER BY count DESC LIMIT ?"
+        query = """SELECT draft, target, min(count, ?) FROM pairs WHERE fingerprint = ? AND draft != target
+            ORDER BY count DESC LIMIT ?"""
         with _transaction(connection, "BEGIN"):
             version = self._version(connection)
             rows: list[Any] = connection.execute(query, (MAX_COUNT, self.fingerprint, self.max_entries)).fetchall()

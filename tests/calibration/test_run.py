@@ -49,7 +49,7 @@ def test_a_run_that_was_cut_off_ends_where_a_whole_one_does(tmp_path: Path, mode
         assert resumed.divergences().entries() == whole.divergences().entries()
         assert resumed.batch_id() == whole.batch_id()
         found = whole.divergences()
-        assert found.events > 3 and found.positions == found.events + found.agreements
+        assert 3 < found.events < found.positions
         report = summary(found, whole, engine.codec.decode)
         assert report["events"] == found.events and report["most_frequent"][0]["count"] >= 1
 

@@ -8,11 +8,9 @@ from csd.gate import CsdRule, StaticRule, gate
 from csd.memory import CorrectionMemory
 
 
-def memory_with(count: int, agreements: int = 0) -> CorrectionMemory:
+def memory_with(count: int) -> CorrectionMemory:
     memory = CorrectionMemory()
     memory.record(1, 2, times=count)
-    if agreements:
-        memory.agree(1, times=agreements)
     return memory
 
 
@@ -40,8 +38,6 @@ def test_gate_refuses_what_is_no_logit(value):
         ({"tau": 1.01}, "tau"),
         ({"tau": -0.1}, "tau"),
         ({"tau": math.nan}, "tau"),
-        ({"min_share": 1.5}, "min_share"),
-        ({"min_share": -0.1}, "min_share"),
         ({"use_memory": False, "use_gate": False}, "use_memory"),
     ],
 )
@@ -57,7 +53,7 @@ def test_bad_threshold_is_named(threshold):
 
 
 def test_the_limits_are_allowed():
-    CsdRule(lambda_=0, tau=1, min_share=1)
+    CsdRule(lambda_=0, tau=1)
     CsdRule(lambda_=math.inf)
     StaticRule(1)
 
@@ -72,13 +68,6 @@ def test_the_memory_nominates_above_lambda_only():
     assert not CsdRule(lambda_=math.inf).nominates(memory_with(10**9), 1, 2)
 
 
-def test_evidence_against_counts_only_when_asked():
-    memory = memory_with(10, agreements=30)
-    assert CsdRule().nominates(memory, 1, 2)
-    assert CsdRule(min_share=0.25).nominates(memory, 1, 2)
-    assert not CsdRule(min_share=0.26).nominates(memory, 1, 2)
-
-
 def test_ocm_only_and_scg_only():
     ocm, scg = CsdRule(use_gate=False), CsdRule(use_memory=False)
     assert not ocm.nominates(memory_with(6), 1, 2)
@@ -88,10 +77,15 @@ def test_ocm_only_and_scg_only():
     assert not scg.admits(-4.7, 0.0)
 
 
-def test_the_static_rule_compares_with_the_highest_logit():
+def test_on_a_row_that_a_request_has_changed_every_rule_has_its_gate():
+    for rule in (CsdRule(), CsdRule(use_gate=False), CsdRule(use_memory=False)):
+        assert rule.admits(-4.6, 0.0, changed=True)
+        assert not rule.admits(-4.7, 0.0, changed=True)
+        assert not rule.admits(-math.inf, 0.0, changed=True)
+
+
+def test_the_static_rule_is_a_gate_without_a_memory():
     rule = StaticRule()
-    assert rule.against_likeliest
-    assert not CsdRule().against_likeliest
     assert rule.nominates(None, 1, 2)
     assert rule.admits(5.0 + math.log(0.61), 5.0)
     assert not rule.admits(5.0 + math.log(0.59), 5.0)

@@ -9,9 +9,8 @@ def test_what_was_recorded_is_counted_for_good():
     memory = CorrectionMemory(max_entries=2)
     for draft in range(5):
         memory.record(draft, 9, times=2)
-    memory.agree(9)
     memory.drain()
     memory.replace([(1, 2, 50.0)])
     memory.merge([(1, 2, 50.0)])
     memory.clear()
-    assert memory.recorded == 11
+    assert memory.recorded == 10

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
-from app.engine.choose import _keys, choose, gumbel, random_bits, random_bits_on_device
+from app.engine.choose import _keys, choose, gumbel, narrowed, random_bits, random_bits_on_device
 from app.engine.request import SamplingParams
 from csd.verify import walk_exact
 from racer.tree import DraftTree
@@ -131,6 +131,16 @@ def test_a_sample_through_trees_with_siblings_keeps_the_distribution():
 def test_filters_keep_exactly_what_they_name(sampling: SamplingParams, allowed: set[int]):
     logits = torch.tensor([0.5, 0.3, 0.14, 0.06]).log()
     assert {choose(logits, sampling, seed, 0) for seed in range(400)} == allowed
+
+
+def test_a_nucleus_that_reaches_top_p_exactly_takes_no_further_token():
+    logits = torch.tensor([3.0, 2.0, 1.0, 0.0, -1.0], dtype=torch.float64)
+    reached = torch.cumsum(torch.exp(logits - torch.logsumexp(logits, 0)), 0)
+    for size in (1, 2, 3, 4):
+        exactly = SamplingParams(1.0, top_p=float(reached[size - 1]))
+        above = SamplingParams(1.0, top_p=math.nextafter(exactly.top_p, 1.0))
+        for sampling, kept in ((exactly, size), (above, size + 1)):
+            assert torch.isfinite(narrowed(logits, sampling)).tolist() == [place < kept for place in range(5)]
 
 
 def test_filters_keep_ties_and_ids_of_a_large_vocabulary():

@@ -13,6 +13,7 @@ from app.engine.events import StepRecord
 from app.engine.neighbours import Reading
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from tests.tiny import loaded, tiny_engine
+from tests.waiting import wait_until
 
 FLAT = ((1, 0.02), (64, 0.02))
 LINEAR = ((1, 0.02), (64, 1.28))
@@ -135,7 +136,11 @@ def test_idle_work_that_fails_is_given_up_and_harms_nobody(monkeypatch: pytest.M
         raise RuntimeError("made to fail")
 
     monkeypatch.setattr("app.engine.prior.PriorRows.advance", fail)
+    monkeypatch.setattr("app.engine.worker.IDLE_WAIT", 0.01)
     with tiny_engine(eos=frozenset(), prior_rows=50) as engine:
         assert run(engine).finished.completion_tokens == 60
+        wait_until(lambda: "idle work failed" in caplog.text)
         assert run(engine).finished.completion_tokens == 60
-    assert caplog.text.count("idle work failed") <= 1
+        beat = engine._worker.heartbeat
+        wait_until(lambda: engine._worker.heartbeat > beat and engine.status().running == 0)
+    assert caplog.text.count("idle work failed") == 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 
@@ -11,7 +14,7 @@ from app.engine.calls import Completion
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
 from app.engine.errors import InvalidRequest, ModelLoadError
-from app.engine.events import Delta, Event, StepRecord
+from app.engine.events import Delta, Event, Finished, StepRecord
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.session import Session
 from app.engine.target import PackedTarget
@@ -35,9 +38,12 @@ def answer(
     return engine.generate(GenerationRequest(PROMPT, sampling, stopping, speculation))
 
 
-def choices(tokens: Sequence[int]) -> list[int]:
-    """The target's greedy token at each place of the answer, given what was emitted before it: a fresh pass of the whole."""
-    logits = PackedTarget(build("llama", 0)).native_logits([*PROMPT, *tokens])
+def choices(tokens: Sequence[int], seed: int = 0) -> list[int]:
+    """A model's greedy token at each place of the answer, given what was emitted before it: a fresh pass of the whole.
+
+    seed: 0 for the target, 1 for the draft model.
+    """
+    logits = PackedTarget(build("llama", seed)).native_logits([*PROMPT, *tokens])
     return [int(row.argmax()) for row in logits[len(PROMPT) - 1 : -1]]
 
 
@@ -107,30 +113,74 @@ def test_no_special_token_is_ever_emitted_by_a_rescue():
             assert token not in {0, 1, 2} and choice not in {0, 1, 2}
 
 
-def test_the_counts_of_steps_and_answers_agree():
-    class Sum:
-        def __init__(self) -> None:
-            self.steps: list[StepRecord] = []
+class Heard:
+    """An observer that keeps the steps, and what the client was sent of the last answer."""
 
-        def step(self, record: StepRecord) -> None:
-            self.steps.append(record)
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.deltas: list[Delta] = []
 
-        def __getattr__(self, name: str) -> object:
-            return lambda *_: None
+    def step(self, record: StepRecord) -> None:
+        self.steps.append(record)
 
-    heard = Sum()
+    def __getattr__(self, name: str) -> object:
+        return lambda *_: None
+
+    @property
+    def rescued(self) -> list[int]:
+        """Places in the answer that were marked as rescued."""
+        starts = accumulate((len(delta.token_ids) for delta in self.deltas), initial=0)
+        return [start + place for start, delta in zip(starts, self.deltas, strict=False) for place in delta.rescued]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for delta in self.deltas for token in delta.token_ids]
+
+
+@contextmanager
+def heard_engine() -> Iterator[tuple[Engine, Heard]]:
+    heard = Heard()
     with tiny_engine(
         eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP, observer=heard
     ) as engine:
-        done = answer(engine, EAGER)
-    stats = done.finished.stats
-    assert stats.rescues == sum(step.rescues for step in heard.steps) > 0
-    assert stats.refused_by_gate == sum(step.refused_by_gate for step in heard.steps)
-    assert sum(step.nominated for step in heard.steps) >= stats.rescues
-    assert len(done.token_ids) == stats.num_accepted_tokens + stats.num_steps + 1
+        yield engine, heard
 
 
-def test_a_rescued_token_that_the_answer_is_cut_at_counts_as_the_targets_alone():
+def ask(engine: Engine, heard: Heard, speculation: SpeculationParams, stop: tuple[str, ...] = ()) -> Finished:
+    heard.steps = []
+    request = GenerationRequest(PROMPT, GREEDY, StopParams(max_tokens=60, stop=stop), speculation)
+    events = list(engine.stream(request))
+    heard.deltas = [event for event in events if isinstance(event, Delta)]
+    (finished,) = (event for event in events if isinstance(event, Finished))
+    return finished
+
+
+def test_the_counts_of_steps_and_answers_agree():
+    with heard_engine() as (engine, heard):
+        stats = ask(engine, heard, replace(EAGER, tau=0.3)).stats
+    steps = heard.steps
+    assert stats.rescues == sum(step.rescues for step in steps) == len(heard.rescued) > max(step.rescues for step in steps) > 0
+    refused = [step.refused_by_gate for step in steps]
+    assert stats.refused_by_gate == sum(refused) > max(refused) > 0
+    assert sum(step.nominated for step in steps) == stats.rescues + stats.refused_by_gate  # of a chain, each mismatch is one
+    assert len(heard.tokens) == stats.num_accepted_tokens + stats.num_steps + 1
+
+
+def test_a_rescue_that_completes_a_stop_string_is_reported():
+    with heard_engine() as (engine, heard):
+        ask(engine, heard, EAGER)
+        free = heard.tokens
+        place = next(at for at in heard.rescued if free.index(free[at]) == at)
+        finished = ask(engine, heard, EAGER, (engine.codec.decode([free[place]]),))
+    stats = finished.stats
+    assert (finished.reason, heard.tokens) == ("stop", free[: place + 1])
+    assert heard.rescued[-1] == place
+    assert stats.rescues == len(heard.rescued) == sum(step.rescues for step in heard.steps)
+    assert stats.emitted == stats.num_accepted_tokens + stats.num_steps + 1 == sum(stats.tokens_by_source.values())
+    assert stats.tokens_by_source["target"] == stats.num_steps + 1
+
+
+def test_a_rescued_token_that_the_answer_is_cut_at_is_marked_and_counts_as_the_last_of_its_step():
     codec = loaded().codec
     heard: list[Event] = []
     session = Session(GenerationRequest(PROMPT, GREEDY, StopParams(max_tokens=9, stop=("b",))), heard.append, codec, 8, 9)
@@ -138,7 +188,7 @@ def test_a_rescued_token_that_the_answer_is_cut_at_counts_as_the_targets_alone()
     assert session.emit(codec.encode("abc"), drafted, rescued=(0, 1)) == 2
     (delta,) = heard
     assert isinstance(delta, Delta)
-    assert (delta.sources, delta.rescued, session.counts.rescues) == (("draft_model", "target"), (0,), 1)
+    assert (delta.sources, delta.rescued, session.counts.rescues) == (("draft_model", "target"), (0, 1), 2)
 
 
 @pytest.mark.parametrize(
@@ -185,5 +235,58 @@ def test_the_table_of_a_draft_model_learns_from_that_model_alone():
         assert len(engine.corrections.memory) > 0
     with tiny_engine(eos=frozenset(), csd=ALLOWED, cost_curve=FLAT) as engine:
         assert engine.corrections is not None
-        answer(engine, SpeculationParams("racer", max_nodes=12, fixed_budget=True), SamplingParams(1.5, seed=1))
+        answer(engine, SpeculationParams("racer", max_nodes=12, fixed_budget=True))
         assert len(engine.corrections.memory) > 0
+
+
+def test_the_table_of_a_draft_model_rescues_that_models_tokens_alone():
+    with heard_engine() as (engine, heard):
+        assert engine.corrections is not None
+        engine.corrections.memory.merge([(a, b, 100.0) for a in range(97) for b in range(97) if a != b])
+        mixed = SpeculationParams("hybrid", "csd", max_nodes=16, fixed_budget=True, rule="ocm")
+        stats = ask(engine, heard, mixed).stats
+        rescued = [delta.sources[place] for delta in heard.deltas for place in delta.rescued]
+        assert stats.rescues == rescued.count("draft_model") == len(rescued) > 1
+        assert ask(engine, heard, replace(mixed, drafter="racer")).stats.rescues == 0
+        assert ask(engine, heard, replace(mixed, drafter="racer", rule="scg", tau=1e-12)).stats.rescues > 0
+
+
+FORCING = [
+    SamplingParams(0.0, logit_bias=((60, 1.0),)),
+    SamplingParams(0.0, presence_penalty=2.0),
+    SamplingParams(0.0, frequency_penalty=1.0),
+    SamplingParams(0.0, repetition_penalty=1.5),
+    SamplingParams(0.2, seed=2, logit_bias=((60, 1.0),)),
+]
+
+
+def test_what_a_request_forces_makes_no_pair_rescuable_for_others():
+    """A client sends the same request again and again, with a bias or a penalty under which target and draft differ."""
+    chain = {"max_nodes": 7, "fixed_budget": True}
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
+        assert engine.corrections is not None
+        for sampling in FORCING:
+            for verifier in ("exact", "csd"):
+                speculation = SpeculationParams("draft_model", verifier, rule="scg" if verifier == "csd" else None, **chain)  # type: ignore[arg-type]
+                for _ in range(8 if sampling is FORCING[0] else 1):
+                    stats = answer(engine, speculation, sampling, n=20).finished.stats
+                    assert stats.num_accepted_tokens - stats.rescues < stats.num_draft_tokens
+        assert engine.corrections.memory.recorded == 0
+        bold = SpeculationParams("draft_model", "csd", rule="ocm", lambda_=20, **chain)  # type: ignore[arg-type]
+        victim = answer(engine, bold, n=20)  # too short to learn a pair often enough by itself
+        assert engine.corrections.memory.recorded > 0
+    assert victim.finished.stats.rescues == 0
+    assert list(victim.token_ids) == choices(victim.token_ids)
+
+
+def test_of_sampled_answers_only_divergences_between_what_both_models_find_likeliest_are_learnt():
+    likeliest: set[tuple[int, int]] = set()
+    with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
+        assert engine.corrections is not None
+        for seed in range(4):
+            tokens = answer(
+                engine, SpeculationParams("draft_model", max_nodes=7), SamplingParams(0.2, seed=seed), n=40
+            ).token_ids
+            likeliest |= set(zip(choices(tokens, seed=1), choices(tokens), strict=True))
+        learnt = {entry[:2] for entry in engine.corrections.memory.entries()}
+    assert learnt and learnt <= likeliest

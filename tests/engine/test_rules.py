@@ -14,14 +14,11 @@ from app.engine.calls import Completion
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
 from app.engine.events import Delta
-from app.engine.logits import Chooser, logprobs_for
+from app.engine.logits import logprobs_for
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.rules import TokenRules
 from app.engine.session import Session
 from app.engine.target import PackedTarget
-from csd.gate import StaticRule
-from csd.verify import walk_csd
-from racer.tree import DraftTree, Source
 from tests.engine.drafting import CHEAP, FLAT, pair, similar
 from tests.models import VOCABULARY, build
 from tests.tiny import loaded, tiny_engine
@@ -231,25 +228,3 @@ def test_no_row_is_copied_for_a_session_that_asks_no_logprobs():
     with tiny_engine(eos=frozenset()) as engine:
         session = Session(GenerationRequest(PROMPT), print, engine.codec, 1, 1)
     assert logprobs_for(session, Untouched(), [0, 1], [5, 6]) == []  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("banned", [True, False])
-def test_a_drafted_token_that_a_rule_forbids_is_not_rescued(banned: bool):
-    """The draft's own logit is the highest of all: nothing but the ban keeps it out."""
-    sampling = SamplingParams(0.0, logit_bias=((7, -100.0),) if banned else ((7, -3.0),))
-    with tiny_engine(eos=frozenset()) as engine:
-        session = Session(GenerationRequest(PROMPT, sampling), print, engine.codec, 2, 9)
-    session.rules = TokenRules(session.request, frozenset(), VOCABULARY, torch.device("cpu"))
-    logits = torch.zeros(2, VOCABULARY)
-    logits[0, 7], logits[0, 5] = 3.0, 1.0  # the target chooses 5 with either bias
-    tree = DraftTree(
-        np.array([9, 7], np.int64),
-        np.array([-1, 0], np.int32),
-        np.array([0, 1], np.int32),
-        np.array([Source.TARGET, Source.RETRIEVAL], np.uint8),
-        np.ones(2, np.float32),
-    )
-    chooser = Chooser(session, tree, logits, [7, 0], 0)
-    walk = walk_csd(tree, chooser, chooser.logits_of, StaticRule(1e-6), None, chooser.protects, chooser.likeliest)
-    assert walk.tokens[0] == (5 if banned else 7)
-    assert len(walk.rescued) == (0 if banned else 1)

@@ -87,6 +87,9 @@ def test_a_stop_may_begin_where_none_may_end():
     assert matcher.push("xab", ends=False) == ("xab", None)
     assert matcher.push("a", ends=False) == ("", None)
     assert matcher.push("b") == ("", "ab")
+    border = StopMatcher(["abab"])
+    assert border.push("xabab", ends=False) == ("xab", None)  # its end may begin the next one
+    assert border.push("ab") == ("", "abab")
     again = StopMatcher(["aa"])
     assert again.push("aaa", ends=False) == ("aa", None)
     assert again.push("ba") == ("ab", None)

@@ -85,7 +85,7 @@ def test_full(new_server: NewServer, new_store: NewStore) -> None:
     store.add((1, 2, 1.0))
     assert server.command("SET", "filler", "x" * 60_000).startswith(b"+OK")
     server.command("CONFIG", "SET", "maxmemory", "100kb")
-    batch = Batch(tuple((7, token, 1.0) for token in range(1000)))
+    batch = Batch(tuple((1000, token, 1.0) for token in range(1000)))
     version = store.version()
     with pytest.raises(StoreUnavailable, match="is full; raise maxmemory") as caught:
         store.apply(batch)

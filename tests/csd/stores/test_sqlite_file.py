@@ -34,7 +34,7 @@ def test_no_database_is_left_alone(file: Path, new_store: NewStore) -> None:
 
 def test_a_damaged_page_is_found_at_once(file: Path, new_store: NewStore) -> None:
     store = new_store(f"sqlite:{file}")
-    store.add(*((1, token, 1.0) for token in range(4000)))
+    store.add(*((4000, token, 1.0) for token in range(4000)))
     store.close()
     damaged = bytearray(file.read_bytes())
     damaged[8192 : 8192 + 8192] = b"\xff" * 8192

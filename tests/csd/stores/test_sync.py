@@ -160,7 +160,7 @@ def test_a_table_lost_before_its_first_refresh_is_noticed(rounds: Rounds) -> Non
 
 def test_long_records_go_in_several_batches(rounds: Rounds) -> None:
     for token in range(12_000):
-        rounds.memory.record(1, token)
+        rounds.memory.record(12_000, token)
     rounds.round()
     assert len(rounds.store.seen) == 3 and len(rounds.store.table) == 12_000
 

@@ -113,12 +113,12 @@ def test_kills_in_mid_run_lose_and_double_nothing(server: RedisServer, new_sync:
     for _ in range(3):
         goal = sync.acknowledged + 5
         for token in range(50):
-            memory_of(sync).record(1, token)
+            memory_of(sync).record(50, token)
             sync.flush()
         wait_until(lambda goal=goal: sync.acknowledged >= goal)  # type: ignore[misc]
         server.restart()
     assert sync.flush(20.0)
-    assert new_store(server.url).counts() == {(1, token): 3.0 for token in range(50)} == memory_of(sync).counts
+    assert new_store(server.url).counts() == {(50, token): 3.0 for token in range(50)} == memory_of(sync).counts
 
 
 def test_flushall_in_mid_run(server: RedisServer, new_sync: NewSync) -> None:

@@ -1,6 +1,6 @@
 """A process that writes: python -m tests.csd.stores.writer URL NUMBER BATCHES. It prints each batch's number once acknowledged.
 
-Batch i adds 1 to the pair (0, 0), which all writers share, and 1 to (NUMBER, i), which nobody else writes.
+Batch i adds 1 to the pair (0, 1), which all writers share, and 1 to (NUMBER, NUMBER + i), which nobody else writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.csd.stores.support import store_at
 
 async def write(store: Store, number: int, batches: int) -> None:
     for i in range(1, batches + 1):
-        batch = Batch(((0, 0, 1.0), (number, i, 1.0)))
+        batch = Batch(((0, 1, 1.0), (number, number + i, 1.0)))
         await acknowledged(store, batch)
         print(i, flush=True)
     await store.close()
