@@ -91,10 +91,10 @@ def school(**settings: Any) -> Iterator[tuple[Engine, School]]:
             seen.pupils.append(Pupil(new_drafter(session)))
             return seen.pupils[-1]
 
-        def note_and_walk(sessions: Any, trees: Any, logits: Any, top: Any) -> list[Walk]:
-            walks = walk(sessions, trees, logits, top)
-            for session, tree, found in zip(sessions, trees, walks, strict=True):
-                seen.steps.append((tree, found, len(session.drafter.lessons)))
+        def note_and_walk(sessions: Any, drafts: Any, logits: Any, top: Any) -> list[Walk]:
+            walks = walk(sessions, drafts, logits, top)
+            for session, draft, found in zip(sessions, drafts, walks, strict=True):
+                seen.steps.append((draft.proposal.tree, found, len(session.drafter.lessons)))
             return walks
 
         engine._worker.new_drafter = new_pupil
