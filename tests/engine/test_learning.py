@@ -91,10 +91,11 @@ def school(**settings: Any) -> Iterator[tuple[Engine, School]]:
             seen.pupils.append(Pupil(new_drafter(session)))
             return seen.pupils[-1]
 
-        def note_and_walk(sessions: Any, drafts: Any, logits: Any, top: Any) -> list[Walk]:
+        def note_and_walk(sessions: Any, drafts: Any, logits: Any, top: Any) -> list[Walk | None]:
             walks = walk(sessions, drafts, logits, top)
             for session, draft, found in zip(sessions, drafts, walks, strict=True):
-                seen.steps.append((draft.proposal.tree, found, len(session.drafter.lessons)))
+                if found is not None:
+                    seen.steps.append((draft.proposal.tree, found, len(session.drafter.lessons)))
             return walks
 
         engine._worker.new_drafter = new_pupil
