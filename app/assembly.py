@@ -46,6 +46,7 @@ def load_engine(settings: Settings) -> Engine:
         device=settings.device,
         threads=settings.threads,
         chat_template=settings.chat_template,
+        parse_special_tokens=settings.parse_special_tokens,
         cache_dir=None if settings.cache_dir is None else Path(settings.cache_dir),
         served_name=settings.served_name,
     )

@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     warm_start: bool = Field(True, description="Share the copy-logit table between requests of one API key")
     kv_memory_fraction: float = Field(0.3, gt=0.0, lt=1.0, description="Share of the free memory that the KV cache may take")
     chat_template: FilePath | None = Field(None, description="File with a chat template that replaces the model's own")
+    parse_special_tokens: bool = Field(
+        False, description="Names of control tokens in the text of a chat are those tokens: who writes one can end a turn"
+    )
     split_reasoning: bool = Field(
         True, description="Give a reasoning model's thoughts as reasoning_content; without, they stay in the content"
     )

@@ -53,6 +53,7 @@ class SyntheticCodec:
     def __init__(self, chat_error: str | None = None, has_chat_template: bool = True, thoughts: Thoughts | None = None) -> None:
         self.chat_error = chat_error
         self.thoughts = thoughts
+        self.unspelled = ""  # a character that counts as one the vocabulary lacks
         self.has_chat_template = has_chat_template
 
         self.grammars = GrammarCompiler(self)
@@ -82,7 +83,7 @@ class SyntheticCodec:
             calls = "".join(call["function"]["name"] for call in message.get("tool_calls", ()))
             ids += [TURN, *f"{message['role']}\n{message['content']}{calls}".encode(), END]
         ids += [TURN, *f"assistant\n{json.dumps(dict(options)) if options else ''}".encode()]
-        return ChatPrompt(ids, self.thoughts)
+        return ChatPrompt(ids, self.thoughts, self.dropped(self.decode(ids), ids))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         parts = [bytes([i]) if i < BOS else b"" if skip_special_tokens else SPECIAL_NAMES[i].encode() for i in ids]
@@ -90,6 +91,9 @@ class SyntheticCodec:
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < BOS else SPECIAL_NAMES[token_id].encode()
+
+    def dropped(self, text: str, ids: Sequence[int]) -> int:
+        return text.count(self.unspelled) if self.unspelled else 0
 
     def detokenizer(self) -> Detokenizer:
         return ByteDetokenizer(cast(PieceTable, self))

@@ -15,10 +15,11 @@ LEAST = -9999.0  # stands for minus infinity, which JSON cannot write
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompt that a completion gives back before its answer."""
+    """The prompt that a completion gives back before its answer. dropped: characters of it that no token stands for."""
 
     text: str
     ids: tuple[int, ...]
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class TokenDetails:
     _offsets: list[int] = field(default_factory=list)  # of these tokens in the choice's text
     _tree: StepTree | None = None  # of the latest step
     _offset: int = 0  # characters of the text so far
+    _ahead: int = 0  # characters of the echo that no token stands for, as far as they were not met
     _utf8: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def add(self, delta: Delta, echo: Echo | None = None) -> None:
@@ -50,8 +52,9 @@ class TokenDetails:
         if self.asked.logprobs is not None:
             if echo is not None:
                 self._tokens += zip(echo.ids, delta.prompt_logprobs, strict=True)
+                self._ahead = echo.dropped
                 self._offsets += [self._place(token, echo.text) for token in echo.ids]
-                self._offset = len(echo.text)
+                self._offset, self._ahead = len(echo.text), 0
             self._tokens += zip(delta.token_ids, delta.logprobs, strict=True)
             self._offsets += [self._place(token) for token in delta.token_ids]
 
@@ -74,12 +77,19 @@ class TokenDetails:
         Special tokens show in an echo alone, and only where the client wrote them.
         """
         place, data = self._offset, self.asked.codec.token_bytes(token)
-        if token in self.asked.codec.special_ids and not echo.startswith(_shown(data), place):
+        written = _shown(data)
+        if token in self.asked.codec.special_ids and echo.find(written, place, place + self._ahead + len(written)) < 0:
             return place
         text = self._utf8.decode(data)
         if echo and not place and not echo.startswith(" "):
             text = text.removeprefix(" ")  # which some tokenizers put before every text
-        self._offset += len(text)
+        if self._ahead and text:
+            found = echo.find(text, place, place + self._ahead + len(text))
+            if found < 0:  # the rest of a character that was dropped in part
+                return place
+            self._ahead -= found - place
+            place = found
+        self._offset = place + len(text)
         return place
 
     def _chat(self, tokens: Sequence[tuple[int, TokenLogprob | None]]) -> dict[str, Any]:
@@ -98,16 +108,16 @@ class TokenDetails:
         return {
             "tokens": [_shown(self.asked.codec.token_bytes(token)) for token, _ in tokens],
             "token_logprobs": [None if score is None else max(score.logprob, LEAST) for _, score in tokens],
-            "top_logprobs": [None if score is None else self._likeliest(score) for _, score in tokens],
+            "top_logprobs": [None if score is None else self._likeliest(token, score) for token, score in tokens],
             "text_offset": offsets,
         }
 
-    def _likeliest(self, score: TokenLogprob) -> dict[str, float]:
-        """By text; of ids that read alike the likeliest counts."""
+    def _likeliest(self, token: int, score: TokenLogprob) -> dict[str, float]:
+        """By text, the token itself always among them; of ids that read alike it counts, or else the likeliest."""
         values: dict[str, float] = {}
-        for token, value in score.top:
-            values.setdefault(_shown(self.asked.codec.token_bytes(token)), max(value, LEAST))
-        return values
+        for other, value in score.top:
+            values.setdefault(_shown(self.asked.codec.token_bytes(other)), max(value, LEAST))
+        return values | {_shown(self.asked.codec.token_bytes(token)): max(score.logprob, LEAST)}
 
 
 def trace_of(delta: Delta, codec: TextCodec) -> list[dict[str, Any]]:

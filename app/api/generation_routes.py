@@ -99,6 +99,7 @@ async def _generate(
         prompt_tokens=sum(len(request.prompt_ids) for request in prepared.requests) // body.n,
         reading=prepared.reading if service.settings.split_reasoning else prepared.reading.without_thoughts(),
         warnings=prepared.warnings,
+        dropped=prepared.dropped,
     )
     if body.stream:
         stream = frames(reply, generations, keep_alive_after=service.keep_alive_after, usage=body.usage_chunks)

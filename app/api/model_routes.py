@@ -37,8 +37,9 @@ async def tokenize(request: Request) -> dict[str, Any]:
     engine = service.ready_engine()
     body = await read_body(request, TokenizeBody, service)
     service.check_model(body.model)
-    tokens = await to_thread.run_sync(_encode, body, engine.codec, limiter=service.text_work)
-    return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.info.max_context}
+    tokens, dropped = await to_thread.run_sync(_encode, body, engine.codec, limiter=service.text_work)
+    reply = {"tokens": tokens, "count": len(tokens), "max_model_len": engine.info.max_context}
+    return reply | ({"dropped_characters": dropped} if dropped else {})
 
 
 @router.post("/detokenize", summary="Text of token ids")
@@ -50,10 +51,14 @@ async def detokenize(request: Request) -> dict[str, Any]:
     return {"prompt": await to_thread.run_sync(_decode, body, engine, limiter=service.text_work)}
 
 
-def _encode(body: TokenizeBody, codec: TextCodec) -> list[int]:
+def _encode(body: TokenizeBody, codec: TextCodec) -> tuple[list[int], int]:
+    """The ids, and the characters that the vocabulary cannot spell."""
     if body.messages is not None:
-        return chat_prompt(body.messages, codec, body.offered_tools, body.chat_template_kwargs).ids
-    return text_ids(body.prompt or "", codec, body.add_special_tokens)
+        prompt = chat_prompt(body.messages, codec, body.offered_tools, body.chat_template_kwargs)
+        return prompt.ids, prompt.dropped
+    text = body.prompt or ""
+    ids = text_ids(text, codec, body.add_special_tokens)
+    return ids, codec.dropped(text, ids)
 
 
 def _decode(body: DetokenizeBody, engine: EngineInterface) -> str:

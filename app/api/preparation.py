@@ -14,7 +14,7 @@ from app.api.reading import Reading
 from app.api.schemas import DEFAULT_COMPLETION_TOKENS, ChatBody, CompletionBody, GenerationBody
 from app.api.structured import ToolDefinition
 from app.api.tools import answer_shape, chat_shape
-from app.api.warnings import schema_warnings
+from app.api.warnings import dropped_warning, schema_warnings
 from app.engine.interface import EngineInterface
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.text.codec import ChatPrompt, TextCodec
@@ -36,20 +36,23 @@ class Prepared:
     echoes: list[Echo | None]
     reading: Reading = field(default_factory=Reading)
     warnings: list[dict[str, Any]] = field(default_factory=list)
+    dropped: int = 0  # characters of the prompts that the vocabulary cannot spell
 
 
 def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """`n` choices of each prompt. Raises ApiError 400."""
     shape = answer_shape(body, engine.codec)
-    prepared = Prepared([], [], warnings=schema_warnings(shape.dropped))
+    prepared, lost = Prepared([], [], warnings=schema_warnings(shape.dropped)), 0
     for prompt in body.prompt:
         ids = _prompt_ids(prompt, engine)
         request = _request(body, ids, _completion_budget(body, ids, engine), engine, tenant, conversation)
         request = replace(request, continue_text=True, prompt_logprobs=body.echo and body.wants_logprobs, grammar=shape.grammar)
         text = prompt if isinstance(prompt, str) else engine.codec.decode(ids, skip_special_tokens=False)
+        dropped = engine.codec.dropped(text, ids) if isinstance(prompt, str) else 0
+        lost += dropped
         prepared.requests.extend(_choices(request, body.n))
-        prepared.echoes.extend([Echo(text, request.prompt_ids) if body.echo else None] * body.n)
-    return prepared
+        prepared.echoes.extend([Echo(text, request.prompt_ids, dropped) if body.echo else None] * body.n)
+    return replace(prepared, warnings=[*prepared.warnings, *dropped_warning(lost, "prompt")], dropped=lost)
 
 
 def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
@@ -58,7 +61,8 @@ def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversa
     shape = chat_shape(body, engine.codec, prompt.thoughts)
     request = replace(_request(body, prompt.ids, body.budget, engine, tenant, conversation), grammar=shape.grammar)
     reading = Reading(shape.calls, prompt.thoughts, body.include_reasoning)
-    return Prepared(_choices(request, body.n), [None] * body.n, reading, schema_warnings(shape.dropped))
+    warnings = schema_warnings(shape.dropped) + dropped_warning(prompt.dropped, "messages")
+    return Prepared(_choices(request, body.n), [None] * body.n, reading, warnings, prompt.dropped)
 
 
 def _choices(request: GenerationRequest, n: int) -> list[GenerationRequest]:

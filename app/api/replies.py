@@ -116,6 +116,7 @@ class Reply:
     prompt_tokens: int  # each prompt counted once
     reading: Reading = field(default_factory=Reading)
     warnings: Sequence[dict[str, Any]] = ()
+    dropped: int = 0  # characters of the prompts that the vocabulary cannot spell
     created: int = field(default_factory=lambda: int(time.time()))
 
     def answers(self) -> list[Answer]:
@@ -137,7 +138,10 @@ class Reply:
     def usage(self, ends: Sequence[Finished]) -> dict[str, Any]:
         """Of all choices together; a prompt counts once, however many choices it has."""
         usage = self._usage(sum(end.completion_tokens for end in ends))
-        return usage | {"prompt_tokens_details": {"cached_tokens": sum(end.cached_tokens for end in ends)}}
+        details = {"cached_tokens": sum(end.cached_tokens for end in ends)}
+        if self.dropped:
+            details["dropped_characters"] = self.dropped
+        return usage | {"prompt_tokens_details": details}
 
     def usage_so_far(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The same while the answers grow."""

@@ -19,3 +19,12 @@ def warning(message: str, param: str, code: str) -> dict[str, Any]:
 def schema_warnings(dropped: Iterable[tuple[str, frozenset[str]]]) -> list[dict[str, Any]]:
     """One warning for each keyword that is not kept to, by the path of its schema."""
     return [warning(_DROPPED[name], path, "schema_keyword_ignored") for path, names in dropped for name in sorted(names)]
+
+
+def dropped_warning(count: int, param: str) -> list[dict[str, Any]]:
+    """For a prompt with characters that the model's vocabulary cannot spell; none for none."""
+    if not count:
+        return []
+    what = "1 character" if count == 1 else f"{count} characters"
+    message = f"The model's vocabulary cannot spell {what} of the prompt: the model did not read them."
+    return [warning(message, param, "dropped_characters")]

@@ -158,6 +158,7 @@ class Engine(ProgramCalls, Instruments):
         device: str = "auto",
         threads: int | None = None,
         chat_template: Path | None = None,
+        parse_special_tokens: bool = False,
         cache_dir: Path | None = None,
         served_name: str | None = None,
         observer: EngineObserver | None = None,
@@ -168,7 +169,14 @@ class Engine(ProgramCalls, Instruments):
         """
         check_drafter(config or EngineConfig(), draft is not None)
         choose_threads(threads)
-        loaded = load_model(target, dtype=dtype, device=device, cache_dir=cache_dir, chat_template=chat_template)
+        loaded = load_model(
+            target,
+            dtype=dtype,
+            device=device,
+            cache_dir=cache_dir,
+            chat_template=chat_template,
+            parse_special_tokens=parse_special_tokens,
+        )
         cache = cache_directory(cache_dir)
         small = load_model(draft, dtype=dtype, device=device, cache_dir=cache_dir) if draft is not None else None
         return cls(

@@ -120,6 +120,11 @@ def _facts_of(reader: gguf.GGUFReader) -> _Facts:
         field = reader.get_field(key)
         return None if field is None else field.contents()
 
+    if int(content("split.count") or 1) > 1:  # whatever the file is called
+        raise ModelLoadError(
+            f"The file is part {int(content('split.no') or 0) + 1} of {content('split.count')} of a split GGUF "
+            "model, which is not read: join the parts with `llama-gguf-split --merge`."
+        )
     ends = (content(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
     return _Facts(
         elements=sum(int(tensor.n_elements) for tensor in reader.tensors),

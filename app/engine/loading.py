@@ -18,10 +18,11 @@ from app.engine.device import choose_device, choose_dtype, dtype_name, free_memo
 from app.engine.errors import ModelLoadError
 from app.engine.fetch import KNOWN_MODELS, fetch_default
 from app.engine.gguf_convert import convert_gguf, file_identity, find_converted
+from app.engine.gguf_parts import refusal
 from app.engine.hub import fetch_from_hub
 from app.engine.model_cache import alone_in, cache_directory, discard
+from app.engine.template_file import check_template, read_template
 from app.text.codec import TextCodec
-from app.text.errors import ChatTemplateError
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +63,20 @@ def load_model(
     device: str = "auto",
     cache_dir: Path | str | None = None,
     chat_template: Path | str | None = None,
+    parse_special_tokens: bool = False,
     revision: str | None = None,
 ) -> LoadedModel:
     """Load a model for inference.
 
     source: a known name (`smollm2`), a directory, a .gguf file, or a hub id, tried in this order; `./smollm2` is always a
-    path. chat_template: a jinja file used in place of the model's template. revision: of a hub id.
+    path. chat_template: a jinja file used in place of the model's template. parse_special_tokens: see TextCodec. revision: of
+    a hub id.
     Raises ModelLoadError, whose message says what to do; code that comes with a model is never run.
     """
     started = time.monotonic()
     place = choose_device(device)
     number_format = choose_dtype(dtype, place)
-    template = _read_template(Path(chat_template)) if chat_template is not None else None
+    template = read_template(Path(chat_template)) if chat_template is not None else None
     cache = cache_directory(cache_dir)
     found = _locate(source, number_format, cache, revision)
     transformers_logging.disable_progress_bar()  # weights of a local directory come in a second or two
@@ -91,8 +94,8 @@ def load_model(
         config, tokenizer, model = _read(found, number_format, place)
     name = found.name
     eos_ids = _eos_ids(tokenizer.eos_token_id, config, getattr(model, "generation_config", None))
-    codec = TextCodec(tokenizer, eos_ids, template)
-    _check_template(codec, name, Path(chat_template) if chat_template is not None else None)
+    codec = TextCodec(tokenizer, eos_ids, template, parse_special_tokens=parse_special_tokens)
+    check_template(codec, name, Path(chat_template) if chat_template is not None else None)
     logger.info(
         "Loaded %s (%s, %s on %s) in %.1f s",
         name,
@@ -151,12 +154,16 @@ def _locate(source: str, dtype: torch.dtype, cache: Path, revision: str | None) 
         files = [name for name in listed(path) if name.endswith(".gguf")]
         if "config.json" in listed(path) or not files:
             return _Found(path, path.resolve().name)
+        if parts := refusal(str(path), files):
+            raise ModelLoadError(parts)
         if len(files) > 1:
             raise ModelLoadError(f"{path} holds {len(files)} .gguf files: name the one to load.")
         path, is_file = path / files[0], True
     if is_file:
         if path.suffix != ".gguf":
             raise ModelLoadError(f"{path} is not a model: give a .gguf file or a model directory.")
+        if part := refusal(str(path), [path.name]):
+            raise ModelLoadError(part)
         return _Found(_convert_file(path, dtype, cache), path.stem, converted=True)
     if path.suffix == ".gguf" or path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
         raise ModelLoadError(f"There is no file or directory {source!r}.")
@@ -269,31 +276,6 @@ def _max_context(config: Any, tokenizer: Any) -> int:
         return limit
     logger.warning("The model states no context length; taking %d tokens", _FALLBACK_CONTEXT)
     return _FALLBACK_CONTEXT
-
-
-def _read_template(path: Path) -> str:
-    try:
-        template = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except UnicodeDecodeError as error:
-        raise ModelLoadError(f"chat_template: {path} is not UTF-8 text.") from error
-    if not template.strip():
-        raise ModelLoadError(f"chat_template: {path} is empty.")
-    return template
-
-
-def _check_template(codec: TextCodec, name: str, file: Path | None) -> None:
-    """A configured template that fails stops the start; with the model's own one the other routes still work."""
-    if not codec.has_chat_template:
-        logger.warning("%s has no chat template: chat requests will be refused until a template file is given", name)
-        return
-    try:
-        codec.render_chat([{"role": "user", "content": "Hello"}])
-    except ChatTemplateError as error:
-        if file is not None:
-            raise ModelLoadError(f"chat_template: {file} cannot be used. {error}") from error
-        logger.warning("The chat template of %s fails on a plain message, chat requests may be refused: %s", name, error)
 
 
 def _first_line(error: BaseException) -> str:

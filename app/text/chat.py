@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 
+from app.text.control import ControlNames, Shield
 from app.text.errors import ChatTemplateError
 from app.text.thoughts import Tags, tags_of
 
@@ -52,15 +53,29 @@ class ChatTemplate:
         messages: Sequence[dict[str, Any]],
         tools: Sequence[dict[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> str:
+        names: ControlNames | None = None,
+    ) -> tuple[str, Shield]:
         """The prompt text, ready for the assistant's answer. options: more variables of the template.
 
-        Raises ChatTemplateError, never with words of the user's.
+        names: control tokens whose names in the messages, tools and options are only text; in the prompt text they are
+        spelled as the shield says. Raises ChatTemplateError, never with words of the user's, and ValueError.
         """
         if not self.present:
             raise ChatTemplateError(NO_TEMPLATE)
         self._refuse_unrendered(messages, tools)
         plain = [_plain(message, index) for index, message in enumerate(messages)]
+        shield = Shield((plain, tools, options))
+        if names is not None:
+            try:
+                shield = names.shield(plain, tools, options, source=self._source)
+            except RecursionError:
+                raise ChatTemplateError("The messages or tools nest too deeply.") from None
+        return self._render_any(*shield.values), shield
+
+    def _render_any(
+        self, plain: list[dict[str, Any]], tools: Sequence[dict[str, Any]] | None, options: Mapping[str, Any] | None
+    ) -> str:
+        """The role `developer` becomes `system` where the template does not take it."""
         as_system = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in plain]
         if as_system != plain:
             if "developer" not in self._source:

@@ -7,26 +7,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.text.chat import ChatTemplate
+from app.text.control import ControlNames
 from app.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from app.text.grammar import GrammarCompiler
 from app.text.pieces import piece_table
 from app.text.thoughts import Thoughts, thoughts_after
 from app.text.tool_calls import CallFormat, call_format
+from app.text.unspelled import Unspelled
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A chat as the model reads it. thoughts: where its answer may think; None: it does not, or no more."""
+    """A chat as the model reads it. thoughts: where its answer may think; None: it does not, or no more.
+
+    dropped: characters that the vocabulary cannot spell.
+    """
 
     ids: list[int]
     thoughts: Thoughts | None = None
+    dropped: int = 0
 
 
 class TextCodec:
     """The tokenizer and the chat template of a model. Every method may be called from several threads at once.
 
     tokenizer: a Hugging Face tokenizer with a fast backend. eos_ids: the ids that end a generation. chat_template: used in
-    place of the tokenizer's own.
+    place of the tokenizer's own. parse_special_tokens: names of control tokens in the text of a chat are those tokens.
     """
 
     vocab_size: int  # ids below this can be sent; added tokens included, rows the model has beyond them not
@@ -35,7 +41,14 @@ class TextCodec:
     has_chat_template: bool
     grammars: GrammarCompiler
 
-    def __init__(self, tokenizer: Any, eos_ids: frozenset[int], chat_template: str | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        eos_ids: frozenset[int],
+        chat_template: str | None = None,
+        *,
+        parse_special_tokens: bool = False,
+    ) -> None:
         self.tokenizer = tokenizer
         # The wrapper sets truncation and padding on each call, which two threads would do to each other: use its backend.
         self._backend = tokenizer.backend_tokenizer
@@ -53,15 +66,12 @@ class TextCodec:
         self._shown = piece_table(self._backend, skip=self.special_ids)
         self._all = piece_table(self._backend, skip=frozenset())
         self.grammars = GrammarCompiler(self)
+        self._names = None if parse_special_tokens else ControlNames(self._backend)
+        self._unspelled = Unspelled(tokenizer)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; with add_special_tokens also what the tokenizer puts around a text (BOS). Raises ValueError."""
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                problem = f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}), which is not a character."
-                raise ValueError(problem) from None
+        _refuse_surrogates(text)
         # The batch call releases the GIL, the single one does not: other threads go on while a long text is cut.
         return list(self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
@@ -76,10 +86,15 @@ class TextCodec:
         options: Mapping[str, Any] | None = None,
     ) -> ChatPrompt:
         """A chat as the model reads it; options: more variables of the template. Raises ChatTemplateError, ValueError."""
-        text = self.render_chat(messages, tools, options)
-        # the template writes BOS itself
-        ids = self.encode(text, add_special_tokens=False)
-        return ChatPrompt(ids, None if self._tags is None else thoughts_after(text, self._tags))
+        rendered, shield = self._chat.render(messages, tools, options, self._names)
+        thoughts = None if self._tags is None else thoughts_after(rendered, self._tags)
+        text = shield.restored(rendered)
+        _refuse_surrogates(text)
+        if self._names is not None and shield.back:
+            ids = self._names.encode(rendered, shield)
+        else:
+            ids = self.encode(text, add_special_tokens=False)  # the template writes BOS itself
+        return ChatPrompt(ids, thoughts, self.dropped(text, ids))
 
     def render_chat(
         self,
@@ -88,7 +103,12 @@ class TextCodec:
         options: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt text the template makes of the messages, up to where the answer starts. Raises ChatTemplateError."""
-        return self._chat.render(messages, tools, options)
+        rendered, shield = self._chat.render(messages, tools, options, self._names)
+        return shield.restored(rendered)
+
+    def dropped(self, text: str, ids: Sequence[int]) -> int:
+        """Characters of a text that the vocabulary cannot spell, by its ids: left out, or read as the unknown token."""
+        return self._unspelled.count(text, ids)
 
     def call_format(self) -> CallFormat:
         """How the model writes tool calls, after its template. Raises ChatTemplateError for a format that is not read here."""
@@ -126,3 +146,13 @@ class TextCodec:
 
     def _decode_all(self, ids: list[int]) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=False))
+
+
+def _refuse_surrogates(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}), which is not a character."
+        raise ValueError(problem) from None

@@ -16,7 +16,7 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(hidden)}
 
 
-_ALPHABET = _byte_alphabet()
+BYTE_ALPHABET = _byte_alphabet()
 
 
 class PieceTable:
@@ -60,7 +60,7 @@ class PieceTable:
     def _spell(self, token: str) -> bytes:
         if self._byte_level:
             try:
-                return bytes(_ALPHABET[character] for character in token)
+                return bytes(BYTE_ALPHABET[character] for character in token)
             except KeyError:  # an added token that is not written in the byte alphabet
                 return token.encode()
         if not self._replacement:

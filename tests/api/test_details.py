@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from app.api.details import Asked, Echo, TokenDetails
 from app.engine.events import Delta, TokenLogprob
+from app.engine.loading import load_tokenizer
 from app.text.codec import TextCodec
+from tests.synthetic import SyntheticCodec
 from tests.text.samples import HARD, byte_level, sentencepiece
+from tests.tiny import tokenizer as tiny_tokenizer
 
 ANSWER = "the 東 end"
+
+
+@pytest.fixture(scope="module")
+def default_codec() -> TextCodec:
+    return TextCodec(load_tokenizer("smollm2"), frozenset({2}))
 
 
 @pytest.mark.parametrize("kind", [byte_level, sentencepiece])
@@ -41,3 +49,47 @@ def test_offsets_point_into_the_text(kind: Callable[[], Any], prompt: str | None
         assert text[place:].startswith(name) or (place == 0 and text.startswith(name.removeprefix(" ")))
     assert whole > 1
     assert found["text_offset"] == sorted(found["text_offset"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "places"),
+    [
+        ("a\x04b\x04c", [0, 2, 4]),
+        ("\x04\x06ab", [2]),
+        ("ab\x04", [0]),
+        ("\x04", []),
+        ("a\U00040000b", [0, 1, 1, 1, 2]),
+        ("<|im_end|>\x04<|im_end|>a", [0, 11, 21]),
+    ],
+)
+def test_offsets_count_what_the_vocabulary_lacks(default_codec: TextCodec, prompt: str, places: list[int]):
+    details = TokenDetails(Asked(default_codec, logprobs="completion"))
+    ids = default_codec.encode(prompt)
+    echo = Echo(prompt, tuple(ids), default_codec.dropped(prompt, ids))
+    details.add(Delta((), "", (), prompt_logprobs=(None,) * len(ids)), echo)
+    details.add(Delta((ids or [2])[:1], "", (), logprobs=(TokenLogprob(-1.0),)))  # type: ignore[arg-type]
+    assert details.take()["logprobs"]["text_offset"] == [*places, len(prompt)]
+
+
+def test_offsets_behind_an_unknown_token():
+    codec = TextCodec(tiny_tokenizer(), frozenset({2}))
+    ids = codec.encode("aébé")
+    details = TokenDetails(Asked(codec, logprobs="completion"))
+    echo = Echo("aébé", tuple(ids), codec.dropped("aébé", ids))
+    details.add(Delta((), "", (), prompt_logprobs=(None,) * len(ids)), echo)
+    assert details.take()["logprobs"]["text_offset"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("top", "likeliest"),
+    [
+        ((), {"b": -3.0}),
+        (((97, -1.0),), {"a": -1.0, "b": -3.0}),
+        (((97, -1.0), (98, -3.0)), {"a": -1.0, "b": -3.0}),
+        (((98, -3.0), (97, -4.0)), {"b": -3.0, "a": -4.0}),
+    ],
+)
+def test_the_token_itself_is_among_the_likeliest(top: tuple[tuple[int, float], ...], likeliest: dict[str, float]):
+    details = TokenDetails(Asked(cast(TextCodec, SyntheticCodec()), logprobs="completion"))
+    details.add(Delta((98,), "b", ("target",), logprobs=(TokenLogprob(-3.0, top),)))
+    assert details.take()["logprobs"]["top_logprobs"] == [likeliest]

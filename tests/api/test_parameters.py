@@ -77,9 +77,16 @@ def test_completion_logprobs_have_one_entry_for_each_token(client: httpx.Client,
     assert merged["text_offset"] == [len("".join(merged["tokens"][:place])) for place in range(len(merged["tokens"]))]
     first = 1 if echo else 0
     assert (merged["token_logprobs"][0] is None) == echo
-    for value, top in zip(merged["token_logprobs"][first:], merged["top_logprobs"][first:], strict=True):
+    for token, value, top in list(zip(merged["tokens"], merged["token_logprobs"], merged["top_logprobs"], strict=True))[first:]:
         assert value <= 0.0
-        assert 1 <= len(top) <= 2 and all(value <= best + 1e-6 for best in [max(top.values())])
+        assert 2 <= len(top) <= 3
+        assert top[token] == value <= max(top.values())
+
+
+def test_no_likeliest_tokens_but_the_sampled_one(client: httpx.Client) -> None:
+    found = complete(client, temperature=1.0, seed=3, max_tokens=20, logprobs=0)["choices"][0]["logprobs"]
+    pairs = zip(found["tokens"], found["token_logprobs"], strict=True)
+    assert found["top_logprobs"] == [{token: value} for token, value in pairs]
 
 
 def test_echo_gives_back_token_prompts_too(client: httpx.Client) -> None:

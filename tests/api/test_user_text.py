@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from starlette.testclient import TestClient
 
-from tests.api.support import BASE, BOTH, CHAT, COMPLETIONS, check_alive, check_error
+from app.assembly import load_engine
+from app.engine.errors import ModelLoadError
+from app.text.codec import TextCodec
+from tests.api.support import BASE, BOTH, CHAT, COMPLETIONS, check_alive, check_error, client_of, new_settings
+from tests.structured import EOS, json_engine, json_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -70,3 +74,32 @@ def test_errors_never_repeat_the_user(client: TestClient, path: str, fields: dic
     assert reply.status_code in (400, 404), reply.text
     check_error(reply, reply.status_code)
     assert SECRET not in reply.text
+
+
+@pytest.mark.parametrize("parse", [False, True])
+def test_a_name_of_a_control_token_ends_no_turn(parse: bool) -> None:
+    """With a real tokenizer: the chat and /tokenize read the same, and the setting brings the old way back."""
+    with json_engine() as engine:
+        engine.codec = TextCodec(json_tokenizer(), EOS, parse_special_tokens=parse)
+        with client_of(lambda: engine) as client:
+            messages = [{"role": "user", "content": "a</s>b"}]
+            read = client.post("/tokenize", json={"messages": messages}).json()
+            usage = client.post(CHAT, json={"messages": messages, "max_tokens": 1}).json()["usage"]
+            raw = client.post("/tokenize", json={"prompt": "a</s>b"}).json()["tokens"]
+    assert usage["prompt_tokens"] == read["count"]
+    assert read["tokens"].count(2) == parse
+    assert raw.count(2) == 1
+
+
+def test_the_setting_reaches_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def load(*_: Any, **options: Any) -> NoReturn:
+        asked.append(options)
+        raise ModelLoadError("enough")
+
+    monkeypatch.setattr("app.engine.engine.load_model", load)
+    for value in (False, True):
+        with pytest.raises(ModelLoadError, match="enough"):
+            load_engine(new_settings(parse_special_tokens=value))
+    assert [options["parse_special_tokens"] for options in asked] == [False, True]

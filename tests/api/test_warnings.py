@@ -1,4 +1,4 @@
-"""Keywords of schemas that are not kept to: the request is answered, and the reply says so."""
+"""What was not kept to, or not read: the request is answered, and the reply says so."""
 
 from __future__ import annotations
 
@@ -68,3 +68,34 @@ def test_what_is_left_is_kept_to(client: TestClient, engine: SyntheticEngine) ->
 def test_parameters_of_tools(client: TestClient, stream: bool, fields: dict[str, Any], places: list[int]) -> None:
     expected = [(f"tools.{place}.function.parameters", name) for place in places for name in ("format", "uniqueItems")]
     assert warnings(client, CHAT, stream, **fields) == expected
+
+
+@STREAMS
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_characters_that_the_vocabulary_cannot_spell(
+    client: TestClient, engine: SyntheticEngine, path: str, stream: bool
+) -> None:
+    engine.codec.unspelled = "e"  # type: ignore[attr-defined]
+    text, param = "secret ee", "messages" if path == CHAT else "prompt"
+    fields: dict[str, Any] = {"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": [text, "x"]}
+    count = 5 if path == CHAT else 4  # the role has one
+    if stream:
+        payloads = streamed(client, path, {**fields, "stream_options": {"include_usage": True}})[:-1]
+        usage, found = payloads[-1]["usage"], payloads[-2]["warnings"]
+    else:
+        reply = client.post(path, json=fields).json()
+        usage, found = reply["usage"], reply["warnings"]
+    assert usage["prompt_tokens_details"]["dropped_characters"] == count
+    assert [(one["param"], one["code"]) for one in found] == [(param, "dropped_characters")]
+    assert str(count) in found[0]["message"]
+    assert "secret" not in found[0]["message"]
+    engine.codec.unspelled = ""  # type: ignore[attr-defined]
+    usage = client.post(path, json=fields).json()["usage"]
+    assert "dropped_characters" not in usage["prompt_tokens_details"]
+
+
+def test_tokenize_counts_them_too(client: TestClient, engine: SyntheticEngine) -> None:
+    engine.codec.unspelled = "e"  # type: ignore[attr-defined]
+    assert client.post("/tokenize", json={"prompt": "eel"}).json()["dropped_characters"] == 2
+    assert client.post("/tokenize", json={"messages": [{"role": "tool", "content": "eel"}]}).json()["dropped_characters"] == 2
+    assert "dropped_characters" not in client.post("/tokenize", json={"prompt": "x"}).json()

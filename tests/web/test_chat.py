@@ -163,7 +163,7 @@ def test_a_full_server_says_when_to_come_again(visit: Opener) -> None:
 def test_code_stands_in_a_fixed_width(page: Playground) -> None:
     pieces = ["Here:\n``", "`python\n", "x =", " 1\n", "```", "\nand ", "`y`"]
     script = """(() => {
-        const run = {lane: "spec", state: "stop", trees: [], tokens: 0};
+        const run = {lane: "spec", state: "stop", trees: [], tokens: 0, thoughts: []};
         run.pieces = args[0].map((text) => [text, "target", false, 1]);
         const view = new m.TurnView({prompt: "", runs: [run]}, () => {});
         return [...view.element.querySelectorAll(".code")].map((one) => one.textContent);
