@@ -77,7 +77,7 @@ class Pupil:
 @dataclass
 class School:
     pupils: list[Pupil] = field(default_factory=list)
-    steps: list[tuple[DraftTree, Walk, int]] = field(default_factory=list)  # tree, walk, first of its lessons
+    steps: list[tuple[Drafter, DraftTree, Walk, int]] = field(default_factory=list)  # and which of the pupil's lessons it was
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def school(**settings: Any) -> Iterator[tuple[Engine, School]]:
             walks = walk(sessions, drafts, logits, top)
             for session, draft, found in zip(sessions, drafts, walks, strict=True):
                 if found is not None:
-                    seen.steps.append((draft.proposal.tree, found, len(session.drafter.lessons)))
+                    seen.steps.append((session.drafter, draft.proposal.tree, found, len(session.drafter.lessons)))
             return walks
 
         engine._worker.new_drafter = new_pupil
@@ -127,40 +127,71 @@ def test_a_prompt_is_taught_in_order_whatever_the_chunks(chunk: int) -> None:
         ]
 
 
+def check_steps(engine: Engine, seen: School, pupil: Pupil, prompt: Sequence[int], answer: Sequence[int]) -> int:
+    """Every node was taught with the token before it, and the path last; returns the accepted drafts."""
+    assert pupil.text == [*prompt, *answer]
+    text, kept = [*prompt, answer[0]], 0
+    steps = [step[1:] for step in seen.steps if step[0] is pupil]
+    for (tree, walk, number), (verified, path, truth) in zip(steps, pupil.verdicts, strict=True):
+        lesson = pupil.lessons[number]
+        assert text[-1] == tree.tokens[0]
+        nodes = list(range(len(tree)))
+        rest = [node for node in nodes if node not in walk.path]
+        assert lesson.tokens == tree.tokens[[*rest, *walk.path]].tolist()
+        before = {0: text[-2], **{node: int(tree.tokens[tree.parents[node]]) for node in nodes[1:]}}
+        assert lesson.before == [before[node] for node in [*rest, *walk.path]]
+        for place in range(len(walk.path)):
+            context = [*text, *(int(tree.tokens[other]) for other in walk.path[1 : place + 1])]
+            assert lesson.ids[len(rest) + place].tolist() == successors_of(engine, context)
+        emitted = list(walk.tokens)[: len(prompt) + len(answer) - len(text)]  # up to where the answer ended
+        assert (verified, path, truth) == (len(tree), list(walk.path)[: len(emitted)], emitted[-1])
+        text += emitted
+        kept += len(emitted) - 1
+    assert text == pupil.text
+    return kept
+
+
 def test_every_node_is_taught_with_the_token_before_it_and_the_path_last() -> None:
     with school() as (engine, seen):
         done = engine.generate(ask(FIRST, TREES, tokens=80))
-        (pupil,) = seen.pupils
-        assert pupil.text == [*FIRST, *done.token_ids]
-        text = [*FIRST, done.token_ids[0]]
-        kept = 0
-        for (tree, walk, number), (verified, path, truth) in zip(seen.steps, pupil.verdicts, strict=True):
-            lesson = pupil.lessons[number]
-            assert text[-1] == tree.tokens[0]
-            nodes = list(range(len(tree)))
-            rest = [node for node in nodes if node not in walk.path]
-            assert lesson.tokens == tree.tokens[[*rest, *walk.path]].tolist()
-            before = {0: text[-2], **{node: int(tree.tokens[tree.parents[node]]) for node in nodes[1:]}}
-            assert lesson.before == [before[node] for node in [*rest, *walk.path]]
-            for place, node in enumerate(walk.path):
-                context = [*text, *(int(tree.tokens[other]) for other in walk.path[1 : place + 1])]
-                assert lesson.ids[len(rest) + place].tolist() == successors_of(engine, context)
-                assert context[-1] == tree.tokens[node]
-            emitted = list(walk.tokens)[: len(done.token_ids) + len(FIRST) - len(text)]
-            assert (verified, path, truth) == (len(tree), list(walk.path)[: len(emitted)], emitted[-1])
-            text += emitted
-            kept += len(emitted) - 1
-        assert text == [*FIRST, *done.token_ids]
-        assert kept > 5  # paths of more than the root were there to be last
+        assert check_steps(engine, seen, seen.pupils[0], FIRST, done.token_ids) > 5
+
+
+def test_sessions_that_run_together_are_each_taught_their_own() -> None:
+    with school() as (engine, seen):
+        prompts = [FIRST, FIRST[7:], tuple(range(30, 50)) * 2]
+        done = engine.generate_all([ask(prompt, TREES, tokens=40) for prompt in prompts])
+        by_prompt = {tuple(pupil.text[:30]): pupil for pupil in seen.pupils}
+        kept = [
+            check_steps(engine, seen, by_prompt[tuple(prompt[:30])], prompt, one.token_ids)
+            for prompt, one in zip(prompts, done, strict=True)
+        ]
+        assert sum(kept) > 5
+
+
+def test_what_was_accepted_behind_the_end_of_an_answer_is_not_taken_in() -> None:
+    """A stop string may be complete in the middle of an accepted run."""
+    with school() as (engine, seen):
+        prompt, words = FIRST[:8] * 3, FIRST[:8]
+        sampling = SamplingParams(0.0, logit_bias=tuple((token, 20.0) for token in words))
+        whole = engine.generate(GenerationRequest(prompt, sampling, StopParams(30), TREES))
+        cut = 0
+        for last in range(4, 24):
+            stop = engine.codec.decode(list(whole.token_ids[last - 3 : last]))
+            done = engine.generate(GenerationRequest(prompt, sampling, StopParams(30, stop=(stop,)), TREES))
+            pupil = seen.pupils[-1]
+            assert pupil.text == [*prompt, *done.token_ids]
+            walk = next(step[2] for step in reversed(seen.steps) if step[0] is pupil)
+            cut += walk.tokens[-1] != done.token_ids[-1] or len(walk.tokens) > len(pupil.verdicts[-1][1])
+        assert cut > 0
 
 
 def test_the_row_of_the_first_answer_token_stands_behind_the_last_of_the_prompt() -> None:
     with school() as (engine, seen):
         done = engine.generate(ask(FIRST, TREES, tokens=2))
-        (pupil,) = seen.pupils
-        first = pupil.lessons[1]
-        root = len(first.tokens) - len(seen.steps[0][1].path)
-        assert (first.before[root], first.tokens[root]) == (FIRST[-1], done.token_ids[0])
+        lesson = seen.pupils[0].lessons[1]
+        root = len(lesson.tokens) - len(seen.steps[0][2].path)
+        assert (lesson.before[root], lesson.tokens[root]) == (FIRST[-1], done.token_ids[0])
 
 
 @pytest.mark.parametrize("running", [8, 2, 1])

@@ -91,6 +91,15 @@ def test_one_match_leaves_most_of_the_budget_to_copy_logit() -> None:
     assert sources_of("retrieval", text, 64) == [8, 0]
 
 
+def test_last_logit_drafts_from_the_row_that_was_learnt_last() -> None:
+    """It stands for the root and for all that may follow it; the rows of other tokens are not asked."""
+    drafter = RacerDrafter(RacerConfig(policy="last_logit", breadth=2))
+    drafter.observe([5])
+    ids = np.array([[1, 2], [3, 4]])
+    drafter.learn(np.array([5, 9]), ids, np.full(ids.shape, 0.4))
+    assert paths_of(drafter.propose(10, 2))[1:] == [(3,), (4,), (3, 3), (3, 4), (4, 3)]
+
+
 def test_no_budget_or_depth_gives_the_root_alone() -> None:
     drafter = RacerDrafter()
     drafter.observe([1, 2, 3, 1, 2])
