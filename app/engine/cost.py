@@ -6,7 +6,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,14 @@ from racer.tree import DraftTree
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1  # of the file; counted up when its content means something else
+VERSION = 2  # of the file; counted up when its content means something else
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
 CONTEXT = 256  # tokens of committed context while measuring
 ROUNDS = 5
+HALVINGS = 6  # of pieces of the curve that rise steeply, at most
+HALVING_ROUNDS = 2
+CLIFF = 0.1  # of a step's time: what a piece must rise beyond its neighbours to be halved
 PATIENCE = 20.0  # seconds after which the sizes that are measured must do
 
 
@@ -65,8 +69,7 @@ class ModelMemory:
         return read_kept(self._path, _curve_of)
 
     def save(self, curve: CostCurve) -> None:
-        points = list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
-        content = json.dumps({"version": VERSION, "curve": points})
+        content = json.dumps({"version": VERSION, "curve": curve.points})
         keep(self._path, lambda stream: stream.write(content.encode()))
 
 
@@ -100,38 +103,70 @@ def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = Non
 
 
 def _measured(decoder: Decoder, max_context: int, sizes: Sequence[int]) -> CostCurve:
-    """By running steps of each size, in turn so that a slow moment hits all of them alike."""
+    """By running steps of each size; the steepest pieces are halved, so that a cliff is found and not drawn as a slope."""
     length = max(1, min(CONTEXT, max_context - 2))
     cache = decoder.target.open(length + sizes[-1])
     decoder.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
     cache.commit(list(range(length)))
+    times = _times(lambda size: _one_step(decoder, cache, size), sizes, ROUNDS, PATIENCE)
+    began = time.monotonic()
+    for _ in range(HALVINGS):
+        piece = steepest(times, decoder.target.computed)
+        left = PATIENCE / 2 - (time.monotonic() - began)
+        if piece is None or left < 0:
+            break
+        for size, seconds in _times(lambda size: _one_step(decoder, cache, size), piece, HALVING_ROUNDS, left).items():
+            times[size] = min(seconds, times.get(size, seconds))
+    curve = CostCurve(sorted(times), [times[size] for size in sorted(times)])
+    logger.info("a step costs %s", ", ".join(f"{1e3 * seconds:.1f} ms for {n}" for n, seconds in curve.points))
+    return curve
+
+
+def _times(step: Callable[[int], float], sizes: Sequence[int], rounds: int, patience: float) -> dict[int, float]:
+    """Seconds of a step of each size, the least of all rounds: whatever else runs here only adds. The sizes take turns, so
+    that a slow moment hits all of them alike."""
     started = time.monotonic()
     times: dict[int, list[float]] = {size: [] for size in sizes}
-    for round_number in range(ROUNDS + 1):
+    for round_number in range(rounds + 1):
         for size in sizes:
-            late = time.monotonic() - started > PATIENCE
+            late = time.monotonic() - started > patience
             if late and times[size]:
                 continue
-            seconds = _one_step(decoder, cache, size)
+            seconds = step(size)
             if round_number > 0 or late:  # the first round warms up
                 times[size].append(seconds)
-        if time.monotonic() - started > PATIENCE and all(times.values()):
+        if time.monotonic() - started > patience and all(times.values()):
             break
-    done = [size for size in sizes if times[size]]
-    curve = CostCurve(done, [min(times[size]) for size in done])  # the least time: whatever else runs here only adds
-    logger.info("a step costs %s", ", ".join(f"{1e3 * s:.1f} ms for {n}" for n, s in zip(done, curve.seconds, strict=True)))
-    return curve
+    return {size: min(found) for size, found in times.items()}
+
+
+def steepest(times: Mapping[int, float], computed: Callable[[int], int]) -> tuple[int, int, int] | None:
+    """The piece of a curve that rises most beyond the gentler of its neighbours, with a size in its middle; None where no
+    piece rises by much, or none that does has a size within.
+
+    times: seconds by size. computed: rows that are really computed for a size; only sizes without padding are asked for.
+    """
+    sizes = sorted(times)
+    slopes = [(times[b] - times[a]) / (b - a) for a, b in pairwise(sizes)]
+    most, found = CLIFF, None
+    for place, (a, b) in enumerate(pairwise(sizes)):
+        gentle = max(0.0, min(slopes[max(0, place - 1)], slopes[min(place + 1, len(slopes) - 1)]))
+        beyond = (slopes[place] - gentle) * (b - a) / times[a]
+        within = sorted({computed(size) for size in range(a + 1, b)} & set(range(a + 1, b)))
+        if within and beyond > most:
+            most, found = beyond, (a, within[len(within) // 2], b)
+    return found
 
 
 def measure_draft(draft: DraftModel, memory: ModelMemory | None = None) -> CostCurve:
     """What a forward of the draft model costs."""
     decoder = Decoder(draft.packed, vocab_size=draft.shared.size, top_k=1, prefill_chunk=draft.prefill_chunk)
-    return measure(decoder, draft.max_context, memory, DRAFT_SIZES)
+    return measure(decoder, draft.max_context, memory, DRAFT_SIZES).padded(draft.packed.computed)
 
 
 def price_steps(decoder: Decoder, fixed: CostCurve | None, max_context: int, memory: ModelMemory | None) -> None:
     """Tell a decoder what its steps cost: as given, or measured and then corrected by every step."""
-    decoder.curve = fixed or measure(decoder, max_context, memory)
+    decoder.curve = (fixed or measure(decoder, max_context, memory)).padded(decoder.target.computed)
     decoder.refine = fixed is None
     decoder.plain = PlainPace(decoder.curve)
 

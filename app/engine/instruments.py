@@ -32,7 +32,7 @@ class Instruments:
     def cost_curve(self) -> list[tuple[int, float]] | None:
         """(rows, seconds) of a step as measured and corrected so far; None where only plain decoding runs."""
         curve = self._decoder.curve
-        return None if curve is None else list(zip(curve.sizes.tolist(), curve.seconds.tolist(), strict=True))
+        return None if curve is None else curve.points
 
     def both_models(self) -> tuple[Target, Target, int]:
         """Target, draft model, and the number of ids that mean the same in both: for offline reading, while nothing runs.

@@ -17,8 +17,8 @@ class PlainPace:
     """
 
     def __init__(self, curve: CostCurve) -> None:
-        """curve: as measured at start; later corrections of it are not followed."""
-        self._curve = CostCurve(curve.sizes.tolist(), curve.seconds.tolist())
+        """curve: taken as measured at start; later corrections of it are not followed."""
+        self._curve = curve.fresh()
         self._taken = self._weight = 0.0
 
     def fresh(self) -> PlainPace:

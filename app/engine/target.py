@@ -64,6 +64,9 @@ class Target(Protocol):
     def forward(self, batch: Sequence[Rows]) -> torch.Tensor:
         """Logits [rows asked for, vocabulary] in the model's dtype, sessions in order."""
 
+    def computed(self, rows: int) -> int:
+        """Rows that a forward of so many computes, padding included."""
+
     @property
     def bytes_per_token(self) -> int: ...
 
@@ -121,6 +124,10 @@ class PackedTarget:
         logits: torch.Tensor = output.logits[0, :count]
         self.pulse.beat()
         return logits
+
+    def computed(self, rows: int) -> int:
+        """Rows that a forward of so many computes."""
+        return rows + self._padding(rows)
 
     def _padding(self, rows: int) -> int:
         """Rows to add that belong to no session, so that not every number of them occurs.
@@ -207,6 +214,10 @@ class SequentialTarget:
 
     def open(self, capacity: int) -> NativeCache:
         return NativeCache(capacity)
+
+    def computed(self, rows: int) -> int:
+        """Rows that a forward of so many computes."""
+        return rows
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Rows]) -> torch.Tensor:

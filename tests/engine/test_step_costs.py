@@ -1,0 +1,84 @@
+"""How T(n) is measured: sizes by synthetic costs, so that nothing is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from app.engine import cost
+from app.engine.decoder import Decoder
+from app.engine.target import PackedTarget, Rows
+from tests.models import VOCABULARY, build
+
+SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96)
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float], half: bool = False
+) -> tuple[list[float], set[int]]:
+    """The curve's T(0) to T(96), and the sizes that were run."""
+    model = build("llama", 0)
+    decoder = Decoder(
+        PackedTarget(model.to(torch.bfloat16) if half else model), vocab_size=VOCABULARY, top_k=8, prefill_chunk=64
+    )
+    run: list[int] = []
+
+    def step(_decoder: object, _cache: object, size: int) -> float:
+        run.append(size)
+        return seconds(size) * (1.0 + 0.5 / run.count(size))  # a first step takes longer
+
+    monkeypatch.setattr(cost, "_one_step", step)
+    curve = cost._measured(decoder, 256, SIZES)
+    sizes = set(run)
+    assert curve.sizes.tolist() == sorted(sizes)
+    cost.price_steps(decoder, curve, 256, None)
+    assert decoder.curve is not None
+    return decoder.curve.table(96).tolist(), sizes
+
+
+@pytest.mark.parametrize("edge", [33, 50, 56, 63, 70])
+def test_a_cliff_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch, edge: int) -> None:
+    table, sizes = measured(monkeypatch, lambda rows: 0.03 + 0.0001 * rows + (0.05 if rows > edge else 0.0))
+    assert table[edge + 1] - table[edge] > 0.04
+    assert len(sizes) <= len(SIZES) + cost.HALVINGS
+
+
+def test_padded_forwards_are_measured_at_their_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, sizes = measured(monkeypatch, lambda rows: 0.03 + 0.0001 * rows + (0.05 if rows > 56 else 0.0), half=True)
+    assert all(size <= 32 or size % (4 if size <= 64 else 16) == 0 for size in sizes)
+    assert table[57] == table[60] and table[53] == table[56]
+    assert table[57] - table[56] > 0.04
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        lambda rows: 0.03,
+        lambda rows: 0.03 + 0.002 * rows,
+        lambda rows: 0.03 + 0.0002 * rows,
+        lambda rows: 0.03 if rows == 1 else 0.025,  # a second row that is cheaper than one alone
+    ],
+)
+def test_a_line_takes_no_more_sizes(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
+    assert measured(monkeypatch, seconds)[1] == set(SIZES)
+
+
+def test_the_time_for_halving_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "PATIENCE", -1.0)
+    _, sizes = measured(monkeypatch, lambda rows: 0.03 if rows < 57 else 0.3)
+    assert sizes == set(SIZES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_target_computes_as_many_rows_as_it_says(dtype: torch.dtype) -> None:
+    target = PackedTarget(build("llama", 0).to(dtype))
+    widths: list[int] = []
+    target.model.model.layers[0].mlp.up_proj.register_forward_pre_hook(lambda _, given: widths.append(given[0].shape[-2]))
+    slab = target.open(100)
+    asked = [1, 2, 31, 32, 33, 36, 37, 63, 64, 65, 80, 81, 97]
+    for rows in asked:
+        target.forward([Rows.of_text(slab, [3] * rows)])
+    assert widths == [target.computed(rows) for rows in asked]
+    assert (widths == asked) is (dtype == torch.float32)
