@@ -51,7 +51,7 @@ def test_rows_that_are_padded_to_one_number_cost_the_same():
     assert curve_of(smooth, padded=True).at([33, 97]) == [table[36], table[112]]
 
 
-@pytest.mark.parametrize(("plain", "nodes", "filled"), [(0, 20, 20), (0, 33, 36), (3, 38, 41), (0, 45, 48), (4, 62, 76)])
+@pytest.mark.parametrize(("plain", "nodes", "filled"), [(0, 20, 20), (0, 34, 36), (3, 39, 41), (0, 46, 48), (4, 72, 76)])
 def test_the_budget_fills_up_what_is_computed_anyway(plain: int, nodes: int, filled: int):
     """Some candidates that pay, then ones that are hardly ever accepted and cost nothing up to the edge."""
     chances = np.array([1.0] * nodes + [0.0005] * 60, np.float32)
