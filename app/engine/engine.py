@@ -84,7 +84,8 @@ class Engine(ProgramCalls, Instruments):
         if draft is not None and isinstance(target, PackedTarget):
             self._draft = build_draft(loaded, draft, target, max_context=limit, prefill_chunk=chunk, check=config.self_check)
         token_bytes = target.bytes_per_token + (self._draft.bytes_per_token if self._draft else 0)
-        kv_tokens = kv_budget(token_bytes, loaded.device, config.kv_memory_fraction)
+        # between two of its chunks, the prior keeps the row of its start token
+        kv_tokens = kv_budget(token_bytes, loaded.device, config.kv_memory_fraction) - int(self._wants_prior)
         max_context = min(limit, kv_tokens - config.max_nodes)
         if max_context < 1:
             raise ModelLoadError("no memory for a KV cache: raise kv_memory_fraction or choose a smaller model")
@@ -273,8 +274,12 @@ class Engine(ProgramCalls, Instruments):
         shared = self._shared if session.rule is None else self._shared_csd
         return new_drafter(policy, self._racer, self._tenants.layer(session.request.tenant), shared)
 
+    @property
+    def _wants_prior(self) -> bool:
+        return self.config.prior_rows > 0 and (self.config.racer.policy == "auto" or self.config.drafter == "hybrid")
+
     def _new_prior(self, loaded: LoadedModel, memory: ModelMemory | None) -> PriorRows | None:
-        if self.config.prior_rows == 0 or (self.config.racer.policy != "auto" and self.config.drafter != "hybrid"):
+        if not self._wants_prior:
             return None
         start = loaded.codec.tokenizer.bos_token_id
         first = min(loaded.eos_ids, default=0) if start is None else start
@@ -285,8 +290,7 @@ class Engine(ProgramCalls, Instruments):
         """Called by the worker when nothing runs; True if there is more to do."""
         if self._prior is None or self._prior.complete or not self._ready:
             return False
-        self._prior.advance()
-        return not self._prior.complete
+        return self._prior.advance(self._worker.room.free) and not self._prior.complete
 
     def _prove(self) -> None:
         """Draw one token, so that ready means ready and nothing is compiled in a request."""

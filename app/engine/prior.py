@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from app.engine.decoder import Decoder
+from app.engine.kv import KVSlab
 from app.engine.logits import successors
 from app.engine.measured import keep, read_kept
-from app.engine.target import Rows, SessionCache
+from app.engine.target import Rows
 from racer.auto import Shared
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class PriorRows:
         shared.prior_probs = np.zeros(shape, np.float32)
         self._done = self._load()
         self._unsaved = False
-        self._cache: SessionCache | None = None
+        self._first: KVSlab | None = None  # the start token; a chunk's rows stand behind a copy, and are nobody's in between
 
     @property
     def complete(self) -> bool:
@@ -62,17 +63,14 @@ class PriorRows:
         if self._unsaved:
             self._save()
 
-    def advance(self) -> None:
-        """Do the next chunk."""
-        if self.complete:
-            return
-        if self._cache is None:
-            self._cache = self._decoder.target.open(1 + LARGEST_CHUNK)
-            self._decoder.target.forward([Rows.of_text(self._cache, [self._start])])
-            self._cache.commit([0])
-        size = min(self._chunk(), len(self._shared.prior_ids) - self._done)
+    def advance(self, room: int) -> bool:
+        """Do the next chunk, with at most `room` rows of KV; False where that is too little for one, or all is done."""
+        size = min(self._chunk(), len(self._shared.prior_ids) - self._done, room - 2)  # the start token is there twice
+        if size < 1:
+            return False
+        cache = self._begin().copy(1 + size, 1)
         tokens = np.arange(self._done, self._done + size, dtype=np.int64)
-        alone = Rows(self._cache, tokens, np.zeros(size, np.int32), np.eye(size, dtype=np.bool_))
+        alone = Rows(cache, tokens, np.zeros(size, np.int32), np.eye(size, dtype=np.bool_))
         logits = self._decoder.target.forward([alone])[:, : self._decoder.vocab_size]
         top = successors(logits, self._decoder.top_k, probabilities=True)
         self._shared.prior_ids[self._done : self._done + size] = top.ids
@@ -82,8 +80,19 @@ class PriorRows:
         if self.complete or time.monotonic() - self._saved > SAVE_EVERY:
             self._save()
         if self.complete:
-            self._cache = None
+            self._first = None
             logger.info("prior rows of %d tokens are ready", self._done)
+
+        return True
+
+    def _begin(self) -> KVSlab:
+        if self._first is None:
+            first = self._decoder.target.open(1)
+            assert isinstance(first, KVSlab)  # what cannot verify a tree has no prior rows
+            self._decoder.target.forward([Rows.of_text(first, [self._start])])
+            first.commit([0])
+            self._first = first
+        return self._first
 
     def _chunk(self) -> int:
         if self._decoder.curve is None:

@@ -29,6 +29,11 @@ class Room:
         self.prompts = ReadPrompts()
         self._reader = reader
 
+    @property
+    def free(self) -> int:
+        """Rows that nothing occupies."""
+        return self.kv_tokens - self.reserved - self.conversations.rows - self.prompts.rows
+
     def has(self, session: Session) -> bool:
         """Whether a session's reservation fits beside those of the running ones."""
         return self.reserved + session.reserved <= self.kv_tokens

@@ -153,7 +153,7 @@ def test_prior_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str)
 
     rows, first = started()
     while not rows.complete:
-        rows.advance()
+        rows.advance(1000)
     again, kept = started()
     assert again.complete
     assert np.array_equal(kept.prior_ids, first.prior_ids)
@@ -164,7 +164,7 @@ def test_prior_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str)
     assert rows.done == 0
     assert (second.prior_ids == -1).all()
     while not rows.complete:
-        rows.advance()
+        rows.advance(1000)
     assert np.array_equal(second.prior_ids, first.prior_ids)
     assert started()[0].complete
     assert not caplog.records

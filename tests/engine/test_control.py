@@ -132,7 +132,7 @@ def test_prior_rows_are_the_targets_successors_of_each_token_alone_and_are_kept(
 
 
 def test_idle_work_that_fails_is_given_up_and_harms_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("made to fail")
 
     monkeypatch.setattr("app.engine.prior.PriorRows.advance", fail)

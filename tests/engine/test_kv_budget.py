@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 
 from app.engine.calls import Completion
+from app.engine.decoder import Decoder
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import Finished
 from app.engine.kv import KVSlab
+from app.engine.prior import PriorRows
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.submission import checked, new_session
+from app.engine.target import PackedTarget
+from racer.auto import Shared
+from racer.budget import CostCurve
 from tests.engine.drafting import CHEAP, DEAR, FLAT, similar
 from tests.engine.turns import FIRST, SEEDED, turn
+from tests.models import VOCABULARY, build
 from tests.tiny import loaded, tiny_engine
 from tests.waiting import wait_until
 
@@ -194,3 +200,25 @@ def test_a_draft_slab_that_was_kept_shorter_than_the_targets_is_not_taken_over()
         went_on = answer(engine, changed, rows - len(changed) - 8, "c")
         assert went_on.finished.cached_tokens == 30
         assert went_on.token_ids == answer(engine, changed, rows - len(changed) - 8, None).token_ids
+
+
+@pytest.mark.parametrize("kv_tokens", [256 + 24 + 1, 30])
+def test_prior_rows_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch, kv_tokens: int):
+    """Chunk by chunk, and nothing is left of them at the end."""
+    slabs = Slabs(monkeypatch)
+    monkeypatch.setattr("app.engine.engine.kv_budget", lambda *_: kv_tokens)
+    with tiny_engine(prior_rows=97, eos=frozenset(), cost_curve=FLAT, self_check=False) as engine:
+        assert engine.settle(60.0)
+        assert engine.status().drafting.prior_rows == 97
+        wait_until(lambda: slabs.bytes == 0)
+        assert 0 < slabs.most <= kv_tokens * engine._decoder.target.bytes_per_token
+
+
+def test_prior_rows_wait_where_others_fill_the_budget():
+    target = PackedTarget(build("llama", 0))
+    decoder = Decoder(target, vocab_size=VOCABULARY, top_k=8, prefill_chunk=64, curve=CostCurve([1, 64], [0.02, 0.02]))
+    rows = PriorRows(decoder, Shared(), 1, 50, None)
+    for room, did, done in ((0, False, 0), (2, False, 0), (3, True, 1), (12, True, 11), (2, False, 11), (1000, True, 50)):
+        assert rows.advance(room) is did
+        assert rows.done == done
+    assert not rows.advance(1000)

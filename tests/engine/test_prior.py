@@ -21,7 +21,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Four rows a chunk, and none once so many are known."""
     advance = PriorRows.advance
     monkeypatch.setattr(PriorRows, "_chunk", lambda _: 4)
-    monkeypatch.setattr(PriorRows, "advance", lambda rows: advance(rows) if rows.done < most else None)
+    monkeypatch.setattr(PriorRows, "advance", lambda rows, room: rows.done < most and advance(rows, room))
 
 
 def test_an_engine_that_is_closed_keeps_the_rows_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -56,17 +56,17 @@ def test_rows_are_kept_from_time_to_time(tmp_path: Path, monkeypatch: pytest.Mon
 def test_settle_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
     small_chunks(monkeypatch, 40)
     heard: list[tuple[int, int]] = []
-    with tiny_engine(prior_rows=97) as engine:
+    with tiny_engine(prior_rows=97, cost_curve=FLAT) as engine:
         wait_until(lambda: engine.status().drafting.prior_rows >= 40)
         assert not engine.settle(0.0, lambda done, wanted: heard.append((done, wanted)))
     assert heard == [(40, 97)]
 
 
 def test_settle_ends_where_the_work_was_given_up(monkeypatch: pytest.MonkeyPatch):
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("made to fail")
 
     monkeypatch.setattr(PriorRows, "advance", fail)
-    with tiny_engine(prior_rows=97) as engine:
+    with tiny_engine(prior_rows=97, cost_curve=FLAT) as engine:
         assert not engine.settle(60.0)
         assert engine._worker.alive
