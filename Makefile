@@ -3,12 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
+TEST_PROCESSES ?= auto
+# Tests run side by side, so one thread each; those of a file stay together, for they share what is dear to make.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
-.PHONY: help serve test soak check format lock clean
+.PHONY: help serve test quick soak check format docs reference lock clean
 
 help:
 	@echo "make serve   install, fetch the default model, serve on 127.0.0.1:8000"
 	@echo "make test    install what the tests need, then run all tests"
+	@echo "make quick   the tests of an inner loop: no process is started, no browser, no real model"
 	@echo "make soak    ten minutes of mixed traffic and store faults on a real server; SOAK_SECONDS changes the time"
 	@echo "make check   format, lint, types, import rules, then all tests"
 	@echo "make format  rewrite the code in the project's format"
@@ -33,7 +37,10 @@ test: $(VENV)/.installed
 	tests/system_packages.sh nginx prometheus
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tests/system_packages.sh chromium chromium-driver fonts-dejavu-core
 	$(BIN)/racer-csd fetch smollm2
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
+
+quick: $(VENV)/.installed
+	$(PYTEST) -m "not slow" tests/racer tests/csd tests/text tests/engine tests/metrics tests/api $(ARGS)
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) $(ARGS)
