@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -93,3 +93,18 @@ def test_the_token_itself_is_among_the_likeliest(top: tuple[tuple[int, float], .
     details = TokenDetails(Asked(cast(TextCodec, SyntheticCodec()), logprobs="completion"))
     details.add(Delta((98,), "b", ("target",), logprobs=(TokenLogprob(-3.0, top),)))
     assert details.take()["logprobs"]["top_logprobs"] == [likeliest]
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_a_token_that_cannot_be_has_a_number_that_json_can_write(kind: Literal["chat", "completion"]):
+    details = TokenDetails(Asked(cast(TextCodec, SyntheticCodec()), logprobs=kind))
+    score = TokenLogprob(float("-inf"), ((97, 0.0), (99, float("-inf"))))
+    details.add(Delta((98,), "b", ("target",), logprobs=(score,)))
+    found = details.take()["logprobs"]
+    if kind == "completion":
+        assert found["token_logprobs"] == [-9999.0]
+        assert found["top_logprobs"] == [{"a": 0.0, "c": -9999.0, "b": -9999.0}]
+    else:
+        (entry,) = found["content"]
+        assert entry["logprob"] == -9999.0
+        assert [(other["token"], other["logprob"]) for other in entry["top_logprobs"]] == [("a", 0.0), ("c", -9999.0)]

@@ -11,6 +11,7 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
+from app.api.structured import ToolDefinition
 from app.engine.engine import Engine
 from tests.api.support import CHAT, HELLO, STREAMS, ask, check_error, client_of, served, stream, text_of
 from tests.engine.drafting import FLAT
@@ -102,6 +103,14 @@ def test_without_tools_and_with_none_calls_are_text(client: TestClient, engine: 
     for fields in cases:
         message = ask(client, CHAT, **fields).json()["choices"][0]["message"]
         assert message["content"] == CALL
+
+
+def test_a_template_gets_the_whole_tool_but_strict() -> None:
+    function = {"name": "move", "description": "Go there.", "parameters": POINT}
+    given = ToolDefinition.model_validate({"type": "function", "function": {**function, "strict": True}})
+    assert given.for_template() == {"type": "function", "function": function}
+    bare = ToolDefinition.model_validate({"type": "function", "function": {"name": "stop", "description": None}})
+    assert bare.for_template() == {"type": "function", "function": {"name": "stop"}}
 
 
 # -- what reaches the model and the engine -------------------------------------------------------------------------------

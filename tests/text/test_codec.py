@@ -107,6 +107,13 @@ def test_refusal_shows_the_templates_words_and_not_the_users(codec: TextCodec) -
     assert len(str(caught.value)) < 400
 
 
+def test_a_word_of_the_users_that_the_template_has_too_is_not_shown() -> None:
+    codec = TextCodec(tokenizer("byte_level"), frozenset(), "{# assistant #}{{ raise_exception(messages[0].content) }}")
+    with pytest.raises(ChatTemplateError) as caught:
+        codec.render_chat([{"role": "user", "content": "assist me"}])
+    assert str(caught.value) == "The chat template refuses these messages: TemplateError"
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -137,6 +144,14 @@ def test_tool_calls_reach_the_template_as_objects() -> None:
     ]
     assert codec.render_chat(messages) == "Bonn;1"
     assert call["function"]["arguments"] == '{"city": "Bonn"}'  # the caller's message is untouched
+
+
+@pytest.mark.parametrize("arguments", ["[1,2]", '"x"', "5", "null", "no JSON", ""])
+def test_arguments_that_are_no_object_reach_the_template_as_they_were_written(arguments: str) -> None:
+    template = "{% for c in messages[0].tool_calls %}{{ c.function.arguments }}{% endfor %}"
+    codec = TextCodec(tokenizer("byte_level"), frozenset(), template)
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    assert codec.render_chat([{"role": "assistant", "content": "", "tool_calls": [call]}]) == arguments
 
 
 def test_tools_reach_the_template() -> None:
