@@ -97,6 +97,13 @@ def test_cut_short(client: TestClient, engine: SyntheticEngine) -> None:
     assert choice["message"]["content"] == CALL[:-20]
 
 
+def test_a_call_that_takes_the_whole_budget_ended_by_length(client: TestClient, engine: SyntheticEngine) -> None:
+    engine.answer = CALL
+    choice = ask(client, CHAT, tools=TOOLS, max_tokens=len(CALL)).json()["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert one_call(choice["message"]) == ("move", {"x": 3, "y": "ab"})
+
+
 def test_without_tools_and_with_none_calls_are_text(client: TestClient, engine: SyntheticEngine) -> None:
     engine.answer = CALL
     cases: list[dict[str, Any]] = [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}]

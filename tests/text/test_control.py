@@ -138,6 +138,11 @@ def test_stand_ins_of_the_user_stay_what_they_are():
         codec.encode_chat(chat(f"{every}</s>"))
 
 
+def test_stand_ins_of_the_template_stay_what_they_are():
+    codec = made("byte_level", "\U000f0000\U000f0001{{ messages[0].content }}")
+    assert codec.render_chat(chat("</s>")) == "\U000f0000\U000f0001</s>"
+
+
 def test_values_that_nest_deeply():
     deep: Any = "</s>"
     for _ in range(2000):
