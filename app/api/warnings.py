@@ -26,5 +26,5 @@ def dropped_warning(count: int, param: str) -> list[dict[str, Any]]:
     if not count:
         return []
     what = "1 character" if count == 1 else f"{count} characters"
-    message = f"The model's vocabulary cannot spell {what} of the prompt: the model did not read them."
+    message = f"The model's vocabulary cannot spell {what} of the prompt; the model read the rest."
     return [warning(message, param, "dropped_characters")]
