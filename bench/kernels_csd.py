@@ -22,6 +22,7 @@ def measure_rescue(rounds: int, vocabulary: int) -> dict[str, float]:
     """Medians in microseconds. A chain of six drafts diverges at the third from the target, which has it above the gate."""
     rng = np.random.default_rng(0)
     pairs = rng.integers(0, vocabulary, (PAIRS, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     memory = CorrectionMemory()
     memory.merge([(int(draft), int(target), 9.0) for draft, target in pairs])
     draft, target = map(int, pairs[0])

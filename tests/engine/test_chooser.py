@@ -177,4 +177,7 @@ def test_ties_fall_by_id(dtype: torch.dtype):
         assert found.ids[4].tolist() == [1, 3, 0, 2][:k]
         wanted = torch.softmax(rows, -1).float().gather(1, torch.from_numpy(found.ids))
         assert np.array_equal(found.probabilities, wanted.numpy())
+    few = torch.zeros(1, 97, dtype=dtype)  # of few ids topk takes some from the middle of those that tie
+    few[0, :5] = -1.0
+    assert [successors(few, k, probabilities=False).ids.tolist() for k in (1, 4)] == [[[5]], [[5, 6, 7, 8]]]
     assert successors(rows[:, :1], 1, probabilities=False).ids.tolist() == [[0]] * 5
