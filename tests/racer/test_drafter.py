@@ -91,6 +91,15 @@ def test_one_match_leaves_most_of_the_budget_to_copy_logit() -> None:
     assert sources_of("retrieval", text, 64) == [8, 0]
 
 
+def test_fallback_is_for_steps_without_any_match() -> None:
+    drafter = RacerDrafter(RacerConfig(policy="fallback", breadth=2))
+    drafter.observe([1, 2, 3, 1, 2])
+    drafter.learn(np.array([2, 3]), np.array([[7, 8], [7, 8]]), np.full((2, 2), 0.4))
+    assert paths_of(drafter.propose(8, 1))[1:] == [(3,)]  # one token retrieved is enough
+    drafter.observe([3, 2])
+    assert paths_of(drafter.propose(8, 1))[1:] == [(7,), (8,)]
+
+
 def test_last_logit_drafts_from_the_row_that_was_learnt_last() -> None:
     """It stands for the root and for all that may follow it; the rows of other tokens are not asked."""
     drafter = RacerDrafter(RacerConfig(policy="last_logit", breadth=2))
