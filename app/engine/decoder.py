@@ -94,7 +94,6 @@ class Decoder:
             first, rows = rows, rows + len(draft.proposal.tree)
             if walk is None:
                 continue
-            before = len(session.output)
             try:
                 with watch.phase("commit"):
                     kept = self._emit(session, draft.proposal.tree, walk, logits, first)
@@ -105,8 +104,6 @@ class Decoder:
                     self._learn(session, draft, walk, kept, top, first)
             except Exception as error:
                 session.failure = error
-                if tally.last is not walk:
-                    del session.output[before:]  # the client has not heard of them
         return self._record(tally, rows, watch)
 
     @staticmethod

@@ -35,13 +35,18 @@ class DraftCache:
     read, and that the session may or may not have taken.
     """
 
-    slab: KVSlab | None  # None once the context cannot be represented: it only grows, so it never can again
+    slab: KVSlab | None  # None while the session has no rows, and once it is closed
     agreed: int = 0
     ahead: list[int] = field(default_factory=list)
     record: Record = field(default_factory=Record)
+    closed: bool = False  # the context cannot be represented: it only grows, so it never can again
 
     def close(self) -> None:
-        self.slab, self.ahead = None, []
+        self.slab, self.ahead, self.closed = None, [], True
+
+    def drop(self) -> None:
+        """Give the rows up; what is known of its drafts stays."""
+        self.slab, self.agreed, self.ahead = None, 0, []
 
     def take_over(self, other: DraftCache, rows: int) -> None:
         """Begin with what another cache has read of the same text, at most `rows` tokens of it."""
@@ -98,21 +103,31 @@ class DraftModel:
     def bytes_per_token(self) -> int:
         return self.packed.bytes_per_token
 
-    def capacity(self, reserved: int) -> int:
-        """Rows of the slab of a session that may grow to `reserved` tokens.
+    def capacity(self, rows: int) -> int:
+        """Rows of the slab of a session whose target has so many rows.
 
-        A text that is all read is followed by a companion row; `reserved` has room for it beside the answer's last token.
+        A text that is all read is followed by a companion row, for which the target's rows have room beside the root.
         """
-        return min(reserved, self.max_context + 1)
+        return min(rows, self.max_context + 1)
 
-    def open(self, prompt: Sequence[int], reserved: int, slab: KVSlab | None = None) -> DraftCache | None:
-        """A cache for a session of this prompt that may grow to `reserved` tokens; None where the model cannot read it.
+    def open(self, prompt: Sequence[int], rows: int, slab: KVSlab | None = None) -> DraftCache | None:
+        """A cache for a session of this prompt whose target has so many rows; None where the model cannot read it.
 
         slab: one of the right capacity to take, with nothing in it that counts.
         """
         if len(prompt) >= self.max_context or not self.shared.holds(prompt):
             return None
-        return DraftCache(self.packed.open(self.capacity(reserved)) if slab is None else slab)
+        return DraftCache(self.packed.open(self.capacity(rows)) if slab is None else slab)
+
+    def reopen(self, cache: DraftCache, rows: int, slab: KVSlab | None = None) -> None:
+        """Give a cache that was dropped rows again."""
+        if not cache.closed:
+            cache.slab = self.packed.open(self.capacity(rows)) if slab is None else slab
+
+    def grow(self, cache: DraftCache, rows: int) -> None:
+        """Give a cache the room that goes with so many rows of the target."""
+        if cache.slab is not None and cache.slab.capacity < self.capacity(rows):
+            cache.slab = cache.slab.copy(self.capacity(rows), cache.slab.length)
 
     def catch_up(self, cache: DraftCache, text: Sequence[int]) -> None:
         """Read what is missing of a prompt, a chunk at most: what an earlier turn did not read waits for the next steps."""

@@ -225,6 +225,7 @@ class Engine(ProgramCalls, Instruments):
             ready=self._ready and worker.accepting,
             free_places=worker.free_places,
             retry_after=worker.retry_after,
+            preemptions=worker.preemptions,
             drafting=self._drafting_status(),
             device_bytes=torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0,
             store=None if self.corrections is None else self.corrections.status,

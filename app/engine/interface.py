@@ -73,12 +73,13 @@ class EngineStatus:
 
     running: int
     waiting: int
-    kv_usage_ratio: float  # 0..1 of the KV budget reserved
+    kv_usage_ratio: float  # 0..1 of the KV budget that running sessions hold
     heartbeat_age: float  # seconds since the worker began or ended a forward; while idle it beats at least once a second
     alive: bool  # the worker thread runs
     ready: bool  # the model produced a token, and the engine accepts work
     free_places: int  # generations that could be queued now
     retry_after: int  # seconds until the queue of now will have had its turn, estimated
+    preemptions: int = 0  # ever: generations that gave their rows of KV up for older ones, and had their text read again
     conversations: int = 0  # kept between their turns
     conversation_rows: int = 0  # rows of KV that they hold
     conversation_bytes: int = 0  # of KV and drafting state that they hold

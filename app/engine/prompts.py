@@ -11,9 +11,10 @@ import torch
 from app.engine.choose import choose, is_greedy
 from app.engine.draft_model import DraftCache, DraftModel
 from app.engine.kv import KVSlab
+from app.engine.learnt import LearntRows
 from app.engine.logits import logprobs_for, successors, token_logprobs
 from app.engine.rules import TokenRules
-from app.engine.session import LearntRows, Session, Stage
+from app.engine.session import Session, Stage
 from app.engine.siblings import ReadPrompt
 from app.engine.target import Rows, Target
 from racer.drafter import Drafter
@@ -73,7 +74,7 @@ class Kept:
 
     def fits(self, session: Session) -> bool:
         """Whether the session can have the slab as its own."""
-        return self.slab is not None and self.slab.capacity == session.reserved and session.reads_from_cache
+        return self.slab is not None and session.can_have(self.slab.capacity) and session.reads_from_cache
 
     def drop_cache(self) -> None:
         """Give the rows of KV up; the drafter goes on."""
@@ -91,36 +92,48 @@ class PromptReader:
         self.chunk = chunk
 
     def open(self, session: Session, drafter: Drafter, kept: Kept | None = None, read: ReadPrompt | None = None) -> None:
-        """Give a session the room it needs, and what an earlier turn, or a sibling that has ended, has read of its prompt.
+        """Give a session its rows of KV, and what an earlier turn, or a sibling that has ended, has read of its prompt.
 
         The drafter of that turn goes on where the history still holds its prompt; else the new one starts afresh. The slabs of
-        either become the session's own where they fit.
+        either become the session's own where they fit. One that had given its rows up keeps all else that it has.
         """
-        prompt = session.request.prompt_ids
-        session.drafter = drafter
-        if TokenRules.needed(session.request):
-            session.rules = TokenRules(session.request, session.ends, self.vocab_size, self.target.device)
+        again = session.drafter is not None
+        if not again:
+            session.drafter = drafter
+            if TokenRules.needed(session.request):
+                session.rules = TokenRules(session.request, session.ends, self.vocab_size, self.target.device)
         moved: Kept | ReadPrompt | None = kept if read is None else read
         if moved is not None and not self.fits(moved, session):
             moved = None
-        session.cache = self.target.open(session.reserved) if moved is None or moved.slab is None else moved.slab
-        if self.draft is not None and session.asks_draft_model:
-            slab = None if moved is None or moved.draft is None else moved.draft.slab
-            session.draft = self.draft.open(prompt, session.reserved, slab)
+        session.cache = self.target.open(session.rows) if moved is None or moved.slab is None else moved.slab
+        session.prefilled = 0
+        self._open_draft(session, None if moved is None or moved.draft is None else moved.draft.slab, again=again)
         if read is not None:
             self.copy(read, session)
-        if kept is None or not session.reads_from_cache:
+        elif kept is not None and session.reads_from_cache:
+            self._go_on(session, kept)
+
+    def _open_draft(self, session: Session, slab: KVSlab | None, *, again: bool) -> None:
+        if self.draft is None or not session.asks_draft_model:
             return
+        if not again:
+            session.draft = self.draft.open(session.request.prompt_ids, session.rows, slab)
+        elif session.draft is not None:
+            self.draft.reopen(session.draft, session.rows, slab)
+
+    @staticmethod
+    def _go_on(session: Session, kept: Kept) -> None:
+        """Take over what an earlier turn has read of the prompt."""
+        prompt, rows = session.request.prompt_ids, 0
         common = common_length(kept.tokens, prompt)
-        rows = 0
         if kept.slab is not None and isinstance(session.cache, KVSlab):
             rows = min(common, kept.slab.length, len(prompt) - 1)  # the last token is always read, for what comes after it
             session.cache.load(kept.slab, rows)
         session.prefilled = session.cached_tokens = rows
         if common >= kept.prompt_length and kept.drafter_kind == session.drafter_kind:
             session.drafter, session.observed = kept.drafter, common
-        else:
-            drafter.observe(np.asarray(prompt[:rows], np.int64))
+        elif session.drafter is not None:
+            session.drafter.observe(np.asarray(prompt[:rows], np.int64))
             session.observed = rows
         if session.draft is not None and kept.draft is not None:
             session.draft.take_over(kept.draft, rows)
@@ -130,56 +143,98 @@ class PromptReader:
         slab = None if old.draft is None else old.draft.slab
         if slab is None or self.draft is None or not session.asks_draft_model:
             return old.fits(session)
-        return old.fits(session) and slab.capacity == self.draft.capacity(session.reserved)
+        return old.fits(session) and slab.capacity >= self.draft.capacity(old.rows)
 
-    @staticmethod
-    def copy(read: ReadPrompt, session: Session) -> None:
+    def grow(self, session: Session, rows: int) -> None:
+        """Give a session's caches room for so many rows."""
+        cache = session.cache
+        if isinstance(cache, KVSlab):
+            session.cache = cache.copy(rows, cache.length)
+        elif cache is not None:
+            cache.capacity = rows
+        if self.draft is not None and session.draft is not None:
+            self.draft.grow(session.draft, rows)
+
+    def copy(self, read: ReadPrompt, session: Session) -> None:
         """Take over the prompt that a sibling of the same group has read."""
         prompt, rows = session.request.prompt_ids, len(session.request.prompt_ids) - 1
         if not isinstance(session.cache, KVSlab) or session.drafter is None:
             return
         session.cache.load(read.slab, rows)
-        session.prefilled = session.observed = rows
-        session.drafter.observe(np.asarray(prompt[:rows], np.int64))
-        session.prompt_rows, session.prompt_scores = list(read.learnt), read.scores  # for those to come
-        session.prompt_logprobs = list(read.scores)
-        if session.drafter.learns:
-            for learnt in read.learnt:
-                session.drafter.learn(*learnt)
+        session.prefilled = rows
         if session.draft is not None and read.draft is not None:
             session.draft.take_over(read.draft, rows)
+        if session.observed < rows:
+            session.drafter.observe(np.asarray(prompt[session.observed : rows], np.int64))
+            session.observed = rows
+        for learnt in read.learnt:
+            self._learn(session, learnt)
+        session.prompt_rows, session.prompt_scores = list(read.learnt), read.scores  # for those to come
+        if not session.output:
+            session.prompt_logprobs = list(read.scores)
 
     def advance(self, session: Session) -> None:
-        """Read the next chunk of the prompt; with the last one the first token of the answer is emitted."""
+        """Read the next chunk of the prompt; with the last one the first token of the answer is emitted.
+
+        Of a session that had given its rows up: of prompt and answer, until it stands where it stood.
+        """
+        if session.output:
+            self._read_again(session)
+            return
         prompt, first = session.request.prompt_ids, session.prefilled
         chunk = prompt[first : first + self.chunk]
         last = first + len(chunk) == len(prompt)
         cache, drafter = session.cache, session.drafter
         assert cache is not None and drafter is not None
         scored = session.request.prompt_logprobs and len(session.prompt_logprobs) < len(prompt)
-        logits_from = 0 if drafter.learns or scored else len(chunk) - 1
+        learns = drafter.learns and session.learnt < first + len(chunk)
+        logits_from = 0 if learns or scored else len(chunk) - 1
         logits = self.target.forward([Rows.of_text(cache, chunk, logits_from)])[:, : self.vocab_size]
         cache.commit(list(range(len(chunk))))
         session.prefilled += len(chunk)
         tokens = np.asarray(chunk, np.int64)
         drafter.observe(tokens[max(0, session.observed - first) :])
         session.observed = max(session.observed, session.prefilled)
-        if self.draft is not None and session.draft is not None:
-            self.draft.catch_up(session.draft, prompt[: session.prefilled])
+        self._catch_up(session)
         if scored:
-            self._score(session, logits, prompt[first + 1 : session.prefilled + 1])
-        if drafter.learns:
+            self._score(session, logits, first)
+        if learns:
             top = successors(logits, self.top_k, probabilities=True)
             before = np.concatenate([[prompt[first - 1] if first else -1], tokens[:-1]])
-            learnt = LearntRows(tokens, top.ids, top.probabilities, before)
-            drafter.learn(*learnt)
-            if session.request.group is not None:
-                session.prompt_rows.append(learnt)
+            self._learn(session, LearntRows(first, tokens, top.ids, top.probabilities, before))
         if last:
             token = self._first_token(session, logits[-1:])
+            drafter.observe(np.asarray([token], np.int64))
             session.stage = Stage.DECODE
             session.emit([token], [Source.TARGET], logprobs=logprobs_for(session, logits, [-1], [token]))
-            drafter.observe(np.asarray([token], np.int64))
+
+    def _read_again(self, session: Session) -> None:
+        """The next chunk of a text that was read before. Nothing comes of it but rows of KV."""
+        cache, first = session.cache, session.prefilled
+        assert cache is not None
+        chunk = session.text(first, min(first + self.chunk, session.readable))
+        self.target.forward([Rows.of_text(cache, chunk, len(chunk) - 1)])
+        cache.commit(list(range(len(chunk))))
+        session.prefilled += len(chunk)
+        self._catch_up(session)
+        if session.prefilled == session.readable:
+            session.stage = Stage.DECODE
+
+    def _catch_up(self, session: Session) -> None:
+        """Let the draft model read what the target has of the prompt; the answer is its own business, step by step."""
+        if self.draft is not None and session.draft is not None:
+            self.draft.catch_up(session.draft, session.request.prompt_ids[: session.prefilled])
+
+    @staticmethod
+    def _learn(session: Session, rows: LearntRows) -> None:
+        """Teach the drafter what it has not learnt yet."""
+        fresh = rows.since(session.learnt)
+        if session.drafter is None or not session.drafter.learns or not len(fresh.tokens):
+            return
+        session.drafter.learn(*fresh[1:])
+        session.learnt = fresh.end
+        if session.request.group is not None:
+            session.prompt_rows.append(fresh)
 
     def _first_token(self, session: Session, row: torch.Tensor) -> int:
         if session.rules is None and is_greedy(session.request.sampling):
@@ -188,11 +243,18 @@ class PromptReader:
         return choose(scores, session.request.sampling, session.seed, 0)
 
     @staticmethod
-    def _score(session: Session, logits: torch.Tensor, following: Sequence[int]) -> None:
-        """Log-probabilities of the prompt tokens that follow the rows of a chunk; the first token of a prompt has none."""
+    def _score(session: Session, logits: torch.Tensor, first: int) -> None:
+        """Log-probabilities of the prompt tokens that follow the rows of a chunk, as far as they are not known yet.
+
+        first: place of the first row in the prompt. The first token of a prompt has none.
+        """
         if not session.prompt_logprobs:
             session.prompt_logprobs.append(None)
-        session.prompt_logprobs += token_logprobs(logits[: len(following)], following, session.request.logprobs or 0)
+        known = len(session.prompt_logprobs)
+        following = session.request.prompt_ids[known : session.prefilled + 1]
+        if following:
+            rows = logits[known - 1 - first :][: len(following)]
+            session.prompt_logprobs += token_logprobs(rows, following, session.request.logprobs or 0)
         if session.request.group is not None:
             session.prompt_scores = list(session.prompt_logprobs)
 

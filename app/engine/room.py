@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from app.engine.conversations import Conversations
+from app.engine.kv import KVSlab
 from app.engine.prompts import Kept, PromptReader, least_bytes
 from app.engine.session import Session, Stage
 from app.engine.siblings import ReadPrompt, ReadPrompts, read_by_sibling, siblings
@@ -14,16 +15,22 @@ from racer.drafter import Drafter
 logger = logging.getLogger(__name__)
 
 
-class Room:
-    """Opens sessions, and keeps of ended ones what a next turn or a sibling can go on with. Used by the worker thread alone,
-    and by who ends it.
+HEADROOM = 256  # tokens of an answer that a session has rows for when it begins, if it may get as long
+GRAIN = 16  # tokens that it gets more rows for where memory is short
 
-    reserved: rows of the running sessions. Conversations and prompts have what is left, conversations give way first.
+
+class Room:
+    """Opens sessions, lets them grow, and keeps of ended ones what a next turn or a sibling can go on with. Used by the worker
+    thread alone, and by who ends it.
+
+    reserved: rows of the running sessions, those that are being copied twice. Conversations and prompts have what is left,
+    conversations give way first.
     """
 
     def __init__(self, reader: PromptReader, conversations: Conversations, kv_tokens: int) -> None:
         """kv_tokens: rows of KV that running sessions, kept conversations and prompts kept for siblings may occupy together."""
         self.kv_tokens = kv_tokens
+        self.headroom = HEADROOM
         self.reserved = 0
         self.conversations = conversations
         self.prompts = ReadPrompts()
@@ -35,21 +42,30 @@ class Room:
         return self.kv_tokens - self.reserved - self.conversations.rows - self.prompts.rows
 
     def has(self, session: Session) -> bool:
-        """Whether a session's reservation fits beside those of the running ones."""
-        return self.reserved + session.reserved <= self.kv_tokens
+        """Whether a session can begin beside the running ones."""
+        return self.reserved + self._opening(session) <= self.kv_tokens
+
+    def hold(self, session: Session) -> None:
+        """Reserve the rows that a session begins with."""
+        self._hold(session, self._opening(session))
+
+    def release(self, session: Session) -> None:
+        self._hold(session, 0)
 
     def open(self, session: Session, drafter: Drafter, running: Iterable[Session]) -> None:
         """Open a session whose rows are reserved, with what a turn before it or a sibling has read of its prompt."""
-        request, kept = session.request, None
-        if request.conversation is not None:
+        request = session.request
+        kept = read = None
+        if request.group is not None:
+            read = self.prompts.take(request.group)
+        if read is None and request.conversation is not None and session.drafter is None:
             kept = self.conversations.take(request.tenant, request.conversation)
-        read = None if request.group is None else self.prompts.take(request.group)
-        # what is copied from is there until it is copied, and what becomes the session's own is reserved already
-        beside = 0 if kept is None or (read is None and self._reader.fits(kept, session)) else kept.rows
-        if read is not None and not self._reader.fits(read, session):
-            beside += read.slab.capacity
-        if not self._make(beside):
-            read = None
+        old = kept if read is None else read
+        if old is not None and self._reader.fits(old, session):
+            self._hold(session, old.rows)
+            self._make()
+        elif not self._make(0 if old is None else old.rows):  # it is there until it is copied
+            old = read = None  # nothing else may hold it now
             if kept is not None:
                 kept.drop_cache()
             self._make()
@@ -58,6 +74,51 @@ class Room:
             session.evictions = kept.drafter.state.evictions
         if session.prefilled == 0:
             self.copy_prompt(session, running)
+
+    def grow(self, session: Session) -> bool:
+        """Rows for its next steps: half as many again, or a few where memory is short; False where these do not fit either.
+
+        What it has is there until it is copied.
+        """
+        least = self._least(session)
+        ample = min(session.most_rows, max(least, session.rows + session.rows // 2))
+        before, copied = session.rows, isinstance(session.cache, KVSlab)
+        for rows in (ample, least):
+            beside = rows if copied else rows - before
+            if self._make(beside):
+                self._hold(session, before + beside)
+                try:
+                    self._reader.grow(session, rows)
+                finally:
+                    self._hold(session, before if session.cache is None else session.cache.capacity)
+                return True
+        return False
+
+    def begin_again(self, session: Session, running: Iterable[Session]) -> bool:
+        """Give a session that outgrew what can be copied new rows for its old ones, to read its text into; False where that
+        does not fit yet, or where copying will do once others have made room.
+        """
+        if not isinstance(session.cache, KVSlab) or session.rows + self._least(session) <= self.kv_tokens:
+            return False
+        if self.reserved - session.rows + self._opening(session) > self.kv_tokens:
+            return False
+        assert session.drafter is not None
+        session.give_rows_up()
+        session.stage = Stage.PREFILL
+        self.hold(session)
+        self.open(session, session.drafter, running)
+        return True
+
+    @staticmethod
+    def _least(session: Session) -> int:
+        return min(session.most_rows, session.least_rows + GRAIN)
+
+    def _opening(self, session: Session) -> int:
+        return min(session.most_rows, session.least_rows + self.headroom)
+
+    def _hold(self, session: Session, rows: int) -> None:
+        self.reserved += rows - session.rows
+        session.rows = rows
 
     def copy_prompt(self, session: Session, running: Iterable[Session]) -> None:
         """Take over the prompt from a running sibling that has read it."""

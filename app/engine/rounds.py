@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from app.engine.decoder import Decoder
@@ -24,12 +24,21 @@ FORWARD = 16  # rows that a forward costs before it reads any, about: so that a 
 class Rounds(ABC):
     """What the worker thread does with its running sessions. They begin and end elsewhere."""
 
-    def __init__(self, decoder: Decoder, room: Room, failures: Failures, observer: EngineObserver | None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        room: Room,
+        failures: Failures,
+        observer: EngineObserver | None,
+        idle: Callable[[], bool] | None,
+    ) -> None:
         self.decoder = decoder
         self.room = room
         self.failures = failures
         self.observer = observer
+        self.idle = idle
         self.evictions = 0  # of automaton nodes, of all sessions that ever ran
+        self.preemptions = 0  # times that a session gave its rows of KV up and had its text read again
         self._running: list[Session] = []  # oldest first
         self._observer_broken = False
 
@@ -38,6 +47,10 @@ class Rounds(ABC):
 
     @abstractmethod
     def _end_failed(self, session: Session, error: Exception) -> None: ...
+
+    @abstractmethod
+    def _preempt(self, session: Session) -> None:
+        """Take its rows of KV from a session and let it wait for its next turn."""
 
     def _prefill_round(self) -> None:
         """One chunk of the oldest prompt that is not read yet, and those after it that a chunk has room for as well."""
@@ -56,25 +69,26 @@ class Rounds(ABC):
                 return
 
     def _unread(self, session: Session) -> int:
-        """Tokens of the prompt for the model that has more of them to read at once."""
-        length = len(session.request.prompt_ids)
-        unread = length - session.prefilled
+        """Tokens for the model that has more of them to read at once."""
+        unread = session.readable - session.prefilled
         if session.draft is not None:
-            unread = max(unread, min(length - session.draft.agreed, self.decoder.prompts.chunk))
+            behind = len(session.request.prompt_ids) - session.draft.agreed
+            unread = max(unread, min(behind, self.decoder.prompts.chunk))
         return unread
 
     def _read(self, session: Session) -> None:
         """The next chunk of a prompt; siblings that wait for it take it over when it is whole."""
-        before = session.prefilled
+        before, begun = session.prefilled, bool(session.output)
         failure = failure_of(lambda: self.decoder.prompts.advance(session))
         if failure is not None:
             self._end_failed(session, failure)
             return
         self.failures.clear()
         self._count_evictions([session])
-        self._observe("prefilled", session.prefilled - before)
+        self._observe("prefilled", session.count_read(before))
         if session.stage is Stage.DECODE:
-            self._observe("first_token", time.monotonic() - session.submitted_at)
+            if not begun:
+                self._observe("first_token", time.monotonic() - session.submitted_at)
             for sibling in siblings(session, self._running):
                 if sibling.stage is not Stage.PREFILL or sibling.prefilled > 0:
                     continue
@@ -83,8 +97,48 @@ class Rounds(ABC):
                     self._end_failed(sibling, failure)
             self._end_if_complete(session)
 
+    def _work_idly(self) -> bool:
+        """One piece of idle work; what it raises ends idle work, and nothing else. True if more is left."""
+        if self.idle is None:
+            return False
+        more = False
+
+        def work(idle: Callable[[], bool] = self.idle) -> None:
+            nonlocal more
+            more = idle()
+
+        failure = failure_of(work)
+        if failure is not None:
+            logger.error("idle work failed and is given up", exc_info=failure)
+            self._count_failure(failure)
+            self.idle = None
+        return more
+
+    def _decoding(self) -> list[Session]:
+        return [session for session in self._running if session.stage is Stage.DECODE and not session.cancelled]
+
+    def _grow_round(self) -> None:
+        """See that each session has the rows of KV that its next step may need, the oldest first."""
+        for session in self._decoding():
+            if session.stage is Stage.DECODE and session.rows < session.least_rows:
+                failure = failure_of(partial(self._grow, session))
+                if failure is not None:
+                    self._end_failed(session, failure)
+
+    def _grow(self, session: Session) -> None:
+        """The youngest makes room until there is enough: so the oldest always gets on."""
+        while not self.room.grow(session):
+            if self.room.begin_again(session, self._running):
+                self.preemptions += 1
+                return
+            youngest = self._running[-1]
+            self._preempt(youngest)
+            if youngest is session:
+                return
+
     def _decode_round(self) -> None:
-        sessions = [session for session in self._running if session.stage is Stage.DECODE and not session.cancelled]
+        self._grow_round()
+        sessions = self._decoding()
         if not sessions:
             return
         failure = failure_of(lambda: self._decode(sessions))

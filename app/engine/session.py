@@ -5,12 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
-import numpy as np
-
+from app.engine.counts import Counts
 from app.engine.draft_model import DraftCache
 from app.engine.events import (
     SOURCE_NAMES,
@@ -24,6 +21,7 @@ from app.engine.events import (
     StepTree,
     TokenLogprob,
 )
+from app.engine.learnt import LearntRows
 from app.engine.request import GenerationRequest
 from app.engine.rules import TokenRules
 from app.engine.target import SessionCache
@@ -44,35 +42,6 @@ class Stage(Enum):
     ENDED = "ended"
 
 
-@dataclass(slots=True)
-class Counts:
-    """Verify steps, drafted and kept tokens of one generation."""
-
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    rescues: int = 0
-    refused_by_gate: int = 0
-    histogram: list[int] = field(default_factory=list)
-    by_source: list[int] = field(default_factory=lambda: [0] * len(SOURCE_NAMES))
-
-    def step(self, drafted: int, accepted: int) -> None:
-        self.steps += 1
-        self.drafted += drafted
-        self.accepted += accepted
-        self.histogram.extend([0] * (accepted + 1 - len(self.histogram)))
-        self.histogram[accepted] += 1
-
-
-class LearntRows(NamedTuple):
-    """What a drafter learnt from a chunk of a prompt, as Drafter.learn takes it."""
-
-    tokens: np.ndarray
-    top_ids: np.ndarray
-    top_probs: np.ndarray
-    previous: np.ndarray
-
-
 class Session:
     """A request from the queue to its last event. Touched by the worker thread only, but for `cancelled`."""
 
@@ -85,9 +54,12 @@ class Session:
         self.seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
         self.stage = Stage.WAITING
         self.cancelled = False
-        self.prefilled = 0
+        self.rows = 0  # of KV that it holds now (see app.engine.room)
+        self.prefilled = 0  # tokens of its text that stand in the cache, while it is read
+        self.counted = 0  # tokens of the prompt that count as read
         self.evictions = 0  # of automaton nodes, that are counted
         self.observed = 0  # tokens of the prompt that the drafter has taken in
+        self.learnt = 0  # tokens of the prompt whose successors it has
         self.cached_tokens = 0  # of the prompt: taken over from an earlier turn
         self.prompt_rows: list[LearntRows] = []  # for siblings of its group
         self.prompt_scores: list[TokenLogprob | None] = []  # the same
@@ -115,9 +87,42 @@ class Session:
         self._stop_reason: str | int | None = None
 
     @property
-    def reserved(self) -> int:
+    def most_rows(self) -> int:
         """Rows of KV it may ever need: prompt, answer, and the nodes of one step."""
         return len(self.request.prompt_ids) + self.limit + self.budget
+
+    @property
+    def least_rows(self) -> int:
+        """Rows of KV its next step may need."""
+        return self.readable + self.budget
+
+    def can_have(self, rows: int) -> bool:
+        """Whether a slab of so many rows is large enough for it, and not larger than it may ever need."""
+        return self.least_rows <= rows <= self.most_rows
+
+    @property
+    def readable(self) -> int:
+        """Tokens that stand in the cache when it decodes: the prompt, and of the answer all but the last."""
+        return len(self.request.prompt_ids) + max(0, len(self.output) - 1)
+
+    def text(self, start: int, stop: int) -> list[int]:
+        """Tokens of prompt and answer."""
+        length = len(self.request.prompt_ids)
+        return [*self.request.prompt_ids[start:stop], *self.output[max(0, start - length) : max(0, stop - length)]]
+
+    def count_read(self, before: int) -> int:
+        """Tokens of the prompt that were read since `before` of them were in the cache, each counted once."""
+        now = min(self.prefilled, len(self.request.prompt_ids))
+        fresh = max(0, now - max(before, self.counted))
+        self.counted = max(self.counted, now)
+        return fresh
+
+    def give_rows_up(self) -> None:
+        """Drop the rows of KV and keep all else: it goes on once its text has been read again."""
+        self.stage = Stage.WAITING
+        self.cache, self.prefilled = None, 0
+        if self.draft is not None:
+            self.draft.drop()
 
     @property
     def drafter_kind(self) -> tuple[object, ...]:
@@ -184,6 +189,23 @@ class Session:
         that a rescue put there and that completes a stop string counts so too, and is marked as rescued.
         verified: the step's tree and the path of the walk, root first, for a client that asked for a trace.
         """
+        begun = len(self.output)
+        try:
+            delta = self._delta(tokens, sources, rescued, logprobs, verified)
+        except Exception:
+            del self.output[begun:]  # the client never hears of them
+            raise
+        self.sink(delta)
+        return len(delta.token_ids)
+
+    def _delta(
+        self,
+        tokens: Sequence[int],
+        sources: Sequence[Source],
+        rescued: Sequence[int],
+        logprobs: Sequence[TokenLogprob],
+        verified: tuple[DraftTree, Sequence[int]] | None,
+    ) -> Delta:
         pieces: list[str] = []
         taken = 0
         for token in tokens:
@@ -205,8 +227,7 @@ class Session:
         scores = tuple(logprobs[:taken])
         before, self.emitted_at = self.emitted_at, time.monotonic()
         self.gap = self.emitted_at - before
-        self.sink(Delta(tuple(tokens[:taken]), "".join(pieces), names, marks, scores, prompt_logprobs, tree))
-        return taken
+        return Delta(tuple(tokens[:taken]), "".join(pieces), names, marks, scores, prompt_logprobs, tree)
 
     def _take(self, token: int, pieces: list[str]) -> bool:
         """Render one token; true if the answer ends with it."""

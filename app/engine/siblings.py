@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from app.engine.draft_model import DraftCache
 from app.engine.events import TokenLogprob
 from app.engine.kv import KVSlab
-from app.engine.session import LearntRows, Session, Stage
+from app.engine.learnt import LearntRows
+from app.engine.session import Session, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,14 @@ class ReadPrompt:
             return None
         return ReadPrompt(session.request.group, slab, session.draft, session.prompt_rows, session.prompt_scores)
 
+    @property
+    def rows(self) -> int:
+        """Rows of KV that it occupies."""
+        return self.slab.capacity
+
     def fits(self, session: Session) -> bool:
         """Whether the session can have the slab as its own."""
-        return self.slab.capacity == session.reserved
+        return session.can_have(self.slab.capacity)
 
 
 class ReadPrompts:

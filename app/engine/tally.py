@@ -10,14 +10,13 @@ from racer.tree import DraftTree, Source
 class Tally:
     """Adds up a step, session after session.
 
-    accepted, nodes: per session. by_source: emitted tokens. last: the walk that was added last.
+    accepted, nodes: per session. by_source: emitted tokens.
     """
 
     def __init__(self) -> None:
         self.accepted: list[int] = []
         self.nodes: list[int] = []
         self.by_source = [0] * len(SOURCE_NAMES)
-        self.last: Walk | None = None
         self._rescues = self._nominated = self._refused = 0
 
     def add(self, tree: DraftTree, walk: Walk, kept: int) -> None:
@@ -29,7 +28,6 @@ class Tally:
         self._rescues += sum(place < kept for place in walk.rescued)
         self._nominated += walk.nominated
         self._refused += walk.refused_by_gate
-        self.last = walk
 
     def record(self, phases: dict[str, float], seconds: float, plain_seconds: float) -> StepRecord:
         """phases: seconds of each. seconds, plain_seconds: of the step, and of plain decoding for the same tokens."""

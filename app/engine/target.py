@@ -22,6 +22,7 @@ ROW_STEP = 16  # larger ones to multiples of this
 class SessionCache(Protocol):
     """What a target keeps for one session."""
 
+    capacity: int  # tokens that it has room for
     length: int  # committed tokens
 
     def commit(self, path: list[int]) -> None:

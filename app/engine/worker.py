@@ -54,11 +54,10 @@ class Worker(Rounds):
         idle: a short piece of work to do when no session runs; it returns whether more is left.
         """
         room = Room(decoder.prompts, Conversations(0, 0, 0.0) if conversations is None else conversations, kv_tokens)
-        super().__init__(decoder, room, Failures(max_failures, decoder.probe), observer)
+        super().__init__(decoder, room, Failures(max_failures, decoder.probe), observer, idle)
         self.new_drafter = new_drafter
         self.max_running = max_running
         self.max_queued = max_queued
-        self.idle = idle
         self.heap = HeapTrim()
         self.pulse = Pulse()
         for model in decoder.models:
@@ -99,13 +98,14 @@ class Worker(Rounds):
 
     @property
     def drafter_states(self) -> list[DrafterState]:
-        """Of running sessions and kept conversations."""
-        drafters = [*(session.drafter for session in tuple(self._running)), *self.room.conversations.drafters]
+        """Of running sessions, of those that wait to go on, and of kept conversations."""
+        sessions = (*tuple(self._running), *self._waiting.copy())
+        drafters = [*(session.drafter for session in sessions), *self.room.conversations.drafters]
         return [drafter.state for drafter in drafters if drafter is not None]
 
     @property
     def kv_usage(self) -> float:
-        """Share of the rows that running sessions have reserved; all that is kept beside them gives way."""
+        """Share of the rows that running sessions hold; all that is kept beside them gives way."""
         return self.room.reserved / self.room.kv_tokens
 
     @property
@@ -194,28 +194,12 @@ class Worker(Rounds):
         with self._wake:
             self._draining = True
             left = [*self._running, *self._waiting]
+            for session in self._running:
+                self.room.release(session)
             self._running.clear()
             self._waiting.clear()
-            self.room.reserved = 0
         for session in left:
             self._end_failed(session, error)
-
-    def _work_idly(self) -> bool:
-        """One piece of idle work; what it raises ends idle work, and nothing else. True if more is left."""
-        if self.idle is None:
-            return False
-        more = False
-
-        def work(idle: Callable[[], bool] = self.idle) -> None:
-            nonlocal more
-            more = idle()
-
-        failure = failure_of(work)
-        if failure is not None:
-            logger.error("idle work failed and is given up", exc_info=failure)
-            self._count_failure(failure)
-            self.idle = None
-        return more
 
     def _reap(self) -> None:
         """End what was cancelled, queued or running."""
@@ -239,14 +223,25 @@ class Worker(Rounds):
                     return  # first come, first served: a smaller one behind does not overtake
                 self._waiting.popleft()
                 self._running.append(session)
-                self.room.reserved += session.reserved
-            session.stage, session.admitted_at = Stage.PREFILL, time.monotonic()
+                self.room.hold(session)
+            session.stage = Stage.PREFILL
+            if session.drafter is None:
+                session.admitted_at = time.monotonic()
             failure = failure_of(partial(self._open, session))
             if failure is not None:
                 self._end_failed(session, failure)
 
     def _open(self, session: Session) -> None:
-        self.room.open(session, self.new_drafter(session), self._running)
+        self.room.open(session, session.drafter or self.new_drafter(session), self._running)
+
+    def _preempt(self, session: Session) -> None:
+        """Back to the front of the queue: all that wait came after it, since those that came before it run."""
+        with self._wake:
+            self._running.remove(session)
+            self._waiting.appendleft(session)
+            self.room.release(session)
+        session.give_rows_up()
+        self.preemptions += 1
 
     def _end(self, session: Session, reason: FinishReason) -> None:
         try:
@@ -279,7 +274,7 @@ class Worker(Rounds):
         with self._wake:
             if session in self._running:
                 self._running.remove(session)
-                self.room.reserved -= session.reserved
+                self.room.release(session)
                 self._pace.ended(time.monotonic() - session.admitted_at)
                 self.heap.session_ended()
             self._wake.notify_all()

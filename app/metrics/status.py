@@ -45,7 +45,12 @@ class StatusCollector(Collector):
 def _service(status: EngineStatus) -> Iterator[Metric]:
     yield _gauge("num_requests_running", "Generations in the running batch", status.running)
     yield _gauge("num_requests_waiting", "Generations in the queue", status.waiting)
-    yield _gauge("kv_cache_usage_ratio", "Share of the KV budget that is reserved, 0 to 1", status.kv_usage_ratio)
+    yield _gauge("kv_cache_usage_ratio", "Share of the KV budget that running generations hold, 0 to 1", status.kv_usage_ratio)
+    yield CounterMetricFamily(
+        "racer_num_preemptions",
+        "Times a generation gave its rows of KV up for older ones and had its text read again",
+        value=status.preemptions,
+    )
     yield _gauge("conversations", "Conversations kept between their turns", status.conversations)
     yield _gauge("conversation_kv_rows", "Rows of KV (tokens) that kept conversations hold", status.conversation_rows)
     yield _gauge("conversation_bytes", "Bytes that kept conversations hold, KV and drafting state", status.conversation_bytes)

@@ -134,7 +134,7 @@ def test_a_turn_has_the_slab_of_the_one_before_where_it_fits(drafter: DrafterNam
             return engine.generate(GenerationRequest(prompt, SEEDED, stopping, speculation, conversation=name))
 
         request = checked(GenerationRequest(FIRST, SEEDED, StopParams(None), speculation), engine.info, engine.config)
-        whole = new_session(request, lambda _: None, engine.codec, engine.info.max_context).reserved
+        whole = new_session(request, lambda _: None, engine.codec, engine.info.max_context).most_rows
         engine._worker.room.kv_tokens = whole
         slabs.most = slabs.bytes
         text = (*FIRST, *ask(FIRST, "c").token_ids, 70)
