@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
@@ -99,6 +99,7 @@ def test_no_tree_unless_asked(client: TestClient, path: str) -> None:
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(max_tokens=1, stops=[])  # nothing but the first token, which no step made
 @given(max_tokens=st.integers(1, 40), stops=st.lists(st.sampled_from(["e", " t", "東", "👩‍👩", "it's a"]), max_size=2))
 def test_held_back_text_stays_right_and_the_latest_tree_comes_with_it(
     client: TestClient, max_tokens: int, stops: list[str]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import find, given
 from hypothesis import strategies as st
 
 from csd.gate import CsdRule, Rule, StaticRule
@@ -318,6 +318,11 @@ def test_a_walk_is_a_path_whose_every_token_is_the_targets_or_a_justified_rescue
         else:
             assert kept == chosen
     assert walk.tokens[: len(walk_exact(tree, model.choose).tokens) - 1] == walk_exact(tree, model.choose).tokens[:-1]
+
+
+def test_some_of_such_walks_rescue():
+    drawn = st.tuples(trees(), st.integers(0, 2**32 - 1))
+    find(drawn, lambda case: bool(model_for(*case).walk(case[0], CsdRule(tau=0.1), everything).rescued))
 
 
 def test_only_drafts_of_the_tables_own_source_are_reported():

@@ -122,6 +122,7 @@ def test_traffic_is_seen_on_every_panel_that_it_concerns(seen: Seen) -> None:
 
 def test_what_should_be_a_share_is_one(seen: Seen) -> None:
     shares = {panel["title"] for board in dashboards().values() for panel in board["panels"] if _unit(panel) == "percentunit"}
+    assert shares <= {query.panel for query in seen.busy}
     for query, lines in seen.busy.items():
         if query.panel in shares:
             assert all(0.0 <= value <= 1.0 + 1e-9 for line in lines for value in line), query

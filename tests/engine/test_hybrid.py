@@ -65,6 +65,7 @@ def test_a_merged_tree_holds_both_once_and_in_order(own: DraftTree, chain: list[
     assert len(set(both)) == len(both)
     assert (tree.parents[1:] < np.arange(1, len(tree))).all()
     assert (np.diff(tree.confidence) <= 0).all()
+    assert sorted(place for place in merged.own.tolist() if place >= 0) == list(range(len(own)))
     for node, place in enumerate(merged.own):
         if place >= 0:
             assert ours[place] == both[node]

@@ -173,7 +173,7 @@ def test_neither_eos_nor_a_stop_ends_an_answer_too_early():
             short = run(engine, speculation, SamplingParams(0.0))
             assert short.token_ids == whole.token_ids[: whole.token_ids.index(eos) + 1]
             long = run(engine, speculation, SamplingParams(0.0), StopParams(40, min_tokens=20))
-            assert len(long.token_ids) > 20 or long.finished.reason == "length"
+            assert len(long.token_ids) > 20
             assert eos not in long.token_ids[:20]
     with tiny_engine(eos=frozenset(), cost_curve=FLAT) as engine:
         stop = engine.codec.decode([whole.token_ids[3]])

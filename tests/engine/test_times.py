@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -113,6 +114,20 @@ def test_a_prompt_that_is_read_meanwhile_is_part_of_a_gap(listener: Listener) ->
         run(engine, asked((20, 21, 22), 30), third)
     assert sum(seconds for seconds, _ in listener.gaps) == 3 + 80 + 28_000
     assert sum(seconds > 1000 for seconds, _ in listener.gaps) == 5  # one chunk of it between two steps
+
+
+def test_every_moment_of_a_step_is_in_one_phase_or_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that ticks each time it is read: a phase that held another, or began twice, would not add up."""
+    records: list[StepRecord] = []
+    listener = Listener()
+    monkeypatch.setattr(listener, "step", records.append)
+    with heard(listener, cost_curve=FLAT) as engine:
+        monkeypatch.setattr(engine._decoder, "clock", itertools.count().__next__)
+        engine.generate_all([asked((20, 21, 22, 23) * 3, 20, drafter) for drafter in ("none", "racer")])
+    assert {record.sessions for record in records} == {1, 2}
+    for record in records:
+        assert min(record.phase_seconds.values()) >= 1
+        assert record.seconds == 2 * sum(record.phase_seconds.values()) + 1
 
 
 def test_seconds_count_from_arrival() -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from app.text.codec import TextCodec
@@ -36,8 +36,8 @@ def test_with_a_prompt_tail_they_are_what_the_tail_does_not_hold(name: str, data
     token_ids = st.integers(0, codec.vocab_size - 1)
     tail, ids = data.draw(st.lists(token_ids, max_size=6)), data.draw(st.lists(token_ids, max_size=12))
     before, whole = codec.decode(tail), codec.decode(tail + ids)
-    if whole.startswith(before):  # else the answer completes a character that the prompt broke off in
-        assert "".join(stream(codec, ids, tail)) == whole[len(before) :]
+    assume(whole.startswith(before))  # else the answer completes a character that the prompt broke off in
+    assert "".join(stream(codec, ids, tail)) == whole[len(before) :]
 
 
 @pytest.mark.parametrize("answer", [[], [68], [163], [3 + 0x90]])
@@ -57,11 +57,14 @@ def test_decode_agrees_with_the_tokenizers_own_decoder(name: str) -> None:
         ids = codec.encode(text)
         assert codec.decode(ids) == backend.decode(ids, skip_special_tokens=True)
         assert codec.decode(ids, skip_special_tokens=False) == backend.decode(ids, skip_special_tokens=False)
+    compared = 0
     for _ in range(300):
         ids = [rng.randrange(codec.vocab_size) for _ in range(rng.randrange(12))]
         text = backend.decode(ids, skip_special_tokens=True)
         if name not in ("sentencepiece", "gemma") or "�" not in text:  # there one bad byte spoils its whole run
             assert codec.decode(ids) == text
+            compared += 1
+    assert compared > 30
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -40,7 +40,8 @@ def test_the_last_step_is_drawn_with_what_was_kept(page: Playground) -> None:
     assert found["nodes"] - len(tree["tokens"]) in (0, 1)  # the target's own token, where no node carries it
     assert found["kept"] == len(tree["accepted"]) + 1
     caption = page.text("#tree-caption")
-    assert f"{len(tree['tokens']) - 1} drafted, {len(tree['accepted']) - 1} kept" in caption or "Nothing was drafted" in caption
+    assert len(tree["tokens"]) > 1
+    assert f"{len(tree['tokens']) - 1} drafted, {len(tree['accepted']) - 1} kept" in caption
     assert page.one("#tree svg").get_attribute("aria-label") == caption
     boxes = page.js("return [...document.querySelectorAll('#tree rect')].map(r => [r.x.baseVal.value, r.y.baseVal.value])")
     assert len({tuple(box) for box in boxes}) == found["nodes"]  # no node hides another
@@ -154,12 +155,15 @@ def test_tokens_are_laid_over_the_text_without_changing_it(page: Playground) -> 
     collect()
     script = """args[0].map(([text, tokens]) =>
         m.alignTokens(text, tokens.map((text, place) => ({text, place}))).map(([text, token]) => [text, token.place ?? -1]))"""
+    whole = 0
     for (text, tokens), pieces in zip(cases, page.module("align.js", script, cases), strict=True):
         assert "".join(piece for piece, _ in pieces) == text
         places = [place for _, place in pieces]
         assert places == sorted(places)
         if all(token and "\ufffd" not in token for token in tokens) and text == "".join(tokens):
             assert [piece for piece, _ in pieces] == tokens
+            whole += 1
+    assert whole > 20
 
 
 @pytest.mark.parametrize(
