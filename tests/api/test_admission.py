@@ -208,7 +208,7 @@ def test_failures_give_the_places_back(engine: SyntheticEngine, codec: CountingC
             engine.fail_at_step = engine.rounds + 1
             client.post(CHAT, json={"messages": HELLO, "stream": stream})
             assert nothing_held(client)
-        monkeypatch.setattr(codec, "encode_chat", lambda *arguments: 1 / 0)
+        monkeypatch.setattr(codec, "read_chat", lambda *arguments, **more: 1 / 0)
         check_error(client.post(CHAT, json={"messages": HELLO}), 500)
         assert nothing_held(client)
 

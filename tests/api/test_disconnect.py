@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.api.disconnect import run_until_gone
 from tests.api.support import CHAT, COMPLETIONS, HELLO, samples, served
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
@@ -110,3 +112,24 @@ def test_a_failed_stream_closes_the_connection() -> None:
         assert b'data: {"error":' in body
         assert b"[DONE]" not in body
         assert b'"stop"' not in body
+
+
+@pytest.mark.parametrize(("error", "known"), [(BrokenPipeError(), True), (ConnectionResetError(), True), (KeyError(), False)])
+def test_a_connection_that_breaks_while_something_is_sent_is_a_client_that_left(error: Exception, known: bool) -> None:
+    ends: list[int] = []
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    async def sending() -> None:
+        raise error
+
+    async def run() -> object:
+        return await run_until_gone(never, sending(), lambda: ends.append(1))
+
+    if known:
+        assert asyncio.run(run()) is None
+    else:
+        with pytest.raises(type(error)):
+            asyncio.run(run())
+    assert ends == [1]

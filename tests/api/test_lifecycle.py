@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,10 +15,12 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from app.api.generations import Generations
 from app.api.service import Service
-from app.engine.errors import EngineFailed, ModelLoadError
+from app.engine.errors import EngineClosed, EngineFailed, ModelLoadError
 from app.engine.interface import EngineInterface
 from app.main import create_app
+from app.metrics import Metrics
 from tests.api.support import CHAT, COMPLETIONS, HELLO, check_error, client_of, events, new_settings, served, serving
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
@@ -162,6 +165,21 @@ def test_a_step_that_outlasts_the_grace_holds_up_no_reply(stream: bool, monkeypa
             check_error(replies[0], 503, code="stopping")
         go.set()
         stopping.join(30.0)
+
+
+def test_what_comes_after_the_grace_fails_at_once(engine: SyntheticEngine) -> None:
+    service = Service(new_settings(), lambda: engine, Metrics(), lambda error: None)
+    service.start()
+    wait_until(lambda: service.status() is not None)
+    service.stop(0.0)
+
+    async def late() -> None:
+        generations = Generations(service.metrics, timeout=10.0)
+        service.opened(generations)
+        await generations.next()
+
+    with pytest.raises(EngineClosed):
+        asyncio.run(late())
 
 
 def test_what_ends_within_the_grace_is_whole() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from app.api.gate import ROUTES, Gate
+from app.api.service import Service
 from app.engine.events import PHASES, SOURCE_NAMES, SpeculationStats, StepRecord
+from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, StoreStatus
 from app.metrics import FINISHED_REASONS, POSITIONS, Metrics
-from tests.api.support import BOTH, client_of, parse_page, stream
+from csd.stores.base import ERROR_KINDS, ErrorKind
+from tests.api.support import BOTH, client_of, new_settings, parse_page, stream
 from tests.synthetic import SyntheticEngine
 
 FIRST = StepRecord(
@@ -175,6 +180,80 @@ def test_what_the_api_adds() -> None:
         "racer_request_mean_acceptance_length_count": 1,
         "racer_request_mean_acceptance_length_sum": 2.5,
     }
+
+
+def test_what_a_scrape_reads_off_the_engine() -> None:
+    drafting = DraftingStatus(
+        sessions=3,
+        automaton_nodes=50,
+        automaton_evictions=7,
+        session_rows=11,
+        warm_rows=12,
+        prior_rows=13,
+        plain_seconds=0.25,
+        step_seconds=tuple(0.01 * rows for rows in STEP_ROWS),
+    )
+    errors: dict[ErrorKind, int] = {kind: 30 + place for place, kind in enumerate(ERROR_KINDS)}
+    store = StoreStatus("degraded", "x", entries=21, recorded=22, acknowledged=23, errors=errors)
+    status = EngineStatus(
+        running=1,
+        waiting=2,
+        kv_usage_ratio=0.5,
+        heartbeat_age=1.5,
+        alive=True,
+        ready=True,
+        free_places=9,
+        retry_after=8,
+        conversations=4,
+        conversation_rows=5,
+        conversation_bytes=6,
+        drafting=drafting,
+        device_bytes=14,
+        store=store,
+    )
+    given: list[EngineStatus | None] = [None]
+    metrics = Metrics()
+    metrics.watch(lambda: given[0])
+    before = page_of(metrics)
+    given[0] = status
+    assert changes(metrics, before) == {
+        "racer_num_requests_running": 1,
+        "racer_num_requests_waiting": 2,
+        "racer_kv_cache_usage_ratio": 0.5,
+        "racer_conversations": 4,
+        "racer_conversation_kv_rows": 5,
+        "racer_conversation_bytes": 6,
+        "racer_ready": 1,
+        "racer_worker_alive": 1,
+        "racer_worker_heartbeat_age_seconds": 1.5,
+        "racer_device_memory_bytes": 14,
+        "racer_sessions": 3,
+        "racer_automaton_nodes": 50,
+        "racer_automaton_evictions_total": 7,
+        **labelled("copy_logit_rows", "layer", {"session": 11, "warm": 12, "prior": 13}),
+        "racer_plain_step_seconds": 0.25,
+        **labelled("step_cost_seconds", "nodes", {str(rows): 0.01 * rows for rows in STEP_ROWS}),
+        "racer_ocm_entries": 21,
+        "racer_ocm_recorded_total": 22,
+        "racer_store_degraded": 1,
+        "racer_store_acknowledged_increments_total": 23,
+        **labelled("store_errors_total", "kind", {str(kind): count for kind, count in errors.items()}),
+    }
+
+
+def test_a_client_that_left_before_any_reply_is_counted_with_the_clients_faults() -> None:
+    service = Service(new_settings(), SyntheticEngine, Metrics(ROUTES), lambda error: None)
+
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        pass
+
+    async def nothing(*_: Any) -> Any:
+        raise AssertionError
+
+    scope = {"type": "http", "method": "GET", "path": "/health", "headers": []}
+    before = page_of(service.metrics)
+    asyncio.run(Gate(silent, service)(scope, nothing, nothing))
+    assert changes(service.metrics, before) == {'racer_http_requests_total{route="/health",status="4xx"}': 1}
 
 
 @BOTH
