@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     max_running: int = Field(8, ge=1, description="Generations that run at the same time")
     max_queued: int = Field(64, ge=0, description="Generations that may wait; beyond, requests get 429")
     max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="Largest request body in bytes; beyond, 413")
+    text_queue_bytes: int = Field(
+        16 * 1024 * 1024, ge=0, description="Bytes of bodies that may wait to be parsed or tokenised; beyond, 429"
+    )
     max_prompt_tokens: int | None = Field(None, ge=1, description="Tokens of a prompt at most; default: what the context holds")
     max_prompt_chars: int | None = Field(
         None, ge=1, description="Characters of a prompt, looked at before it is tokenised; default: 32 per token it may have"

@@ -158,12 +158,14 @@ class SyntheticSession:
         names.append("target")
         self.sources.update(names)
         top = self.request.logprobs
-        scores = () if top is None else tuple(TokenLogprob(-0.5, ((token, -0.5), (BOS, -2.0))[:top]) for token in ids)
+        scores = () if top is None else _scores(ids, top)
+        echoed = self.request.prompt_logprobs and self.emitted == len(ids)  # with the first token
+        prompt_scores = (None, *_scores(self.request.prompt_ids[1:], top or 0)) if echoed else ()
         traced = self.request.speculation.trace and self.emitted > len(ids)  # the first token is no step's
         tree = self._tree(ids, names) if traced else None
         before, self.emitted_at = self.emitted_at, time.monotonic()
         self.gap = self.emitted_at - before
-        self.sink(Delta(tuple(ids), text, tuple(names), logprobs=scores, tree=tree))
+        self.sink(Delta(tuple(ids), text, tuple(names), logprobs=scores, prompt_logprobs=prompt_scores, tree=tree))
         self.root = ids[-1]
         return len(ids), Counter(names)
 
@@ -217,6 +219,10 @@ class SyntheticSession:
             self.reason = "length"
         shown, self.held = _split_held(self.held, stopping.stop)
         return shown
+
+
+def _scores(ids: Sequence[int], top: int) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(-0.5, ((token, -0.5), (BOS, -2.0))[:top]) for token in ids)
 
 
 def _pseudo_text(key: str, answer_tokens: int) -> Iterator[int]:

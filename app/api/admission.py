@@ -9,9 +9,11 @@ from collections.abc import Callable
 from app.api.errors import ApiError, queue_full
 from app.engine.interface import EngineStatus
 
+MAX_SCORES = 4_000_000  # log-probabilities of echoed tokens in all replies together
+
 
 class Admission:
-    """Counts what is held and what is on its way into the queue. Used on the event loop, but for `Lease.queued`."""
+    """Counts what is held and what is on its way into the queue. On the event loop, but for `Lease.queued`, `score`."""
 
     def __init__(self, per_key: int | None, on_key_busy: Callable[[], None]) -> None:
         """per_key: generations that one tenant may have at a time; None: as many as it likes."""
@@ -19,6 +21,7 @@ class Admission:
         self.on_key_busy = on_key_busy
         self._held: Counter[str] = Counter()
         self._arriving = 0
+        self._scores = 0
         self._lock = threading.Lock()
 
     def arrive(self, change: int) -> None:
@@ -46,7 +49,8 @@ class Lease:
 
     def __init__(self, admission: Admission, tenant: str) -> None:
         self._admission, self._tenant = admission, tenant
-        self._held = self._arriving = 0
+        self._held = self._arriving = self._scores = 0
+        self._over = False
 
     def hold(self, count: int, status: EngineStatus | None) -> None:
         """Have `count` of the key's places in all. Raises ApiError 429 with nothing changed."""
@@ -75,9 +79,26 @@ class Lease:
         self._admission.arrive(-self._arriving)
         self._arriving = 0
 
+    def score(self, count: int, status: EngineStatus) -> None:
+        """Have room for so many log-probabilities of echoed tokens until the reply is over. Once, from any thread.
+
+        Raises ApiError 429 where other replies hold too many.
+        """
+        admission = self._admission
+        with admission._lock:
+            if count and admission._scores and admission._scores + count > MAX_SCORES:
+                message = "The server is busy: it gives back many log-probabilities of prompts. Try again later."
+                raise queue_full(status.retry_after, message)
+            if not self._over:
+                admission._scores += count
+                self._scores = count
+
     def release(self) -> None:
         """Give everything back. Idempotent."""
         self.queued()
+        with self._admission._lock:
+            self._admission._scores -= self._scores
+            self._scores, self._over = 0, True
         held = self._admission._held
         held[self._tenant] -= self._held
         if not held[self._tenant]:

@@ -7,36 +7,44 @@ import json
 import re
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from anyio import to_thread
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from app.api.errors import ApiError, bad_value
 from app.api.limits import Limits, check_items, check_messages, check_prompt
 from app.api.request_model import RequestModel
-from app.api.schemas import GenerationBody
 from app.api.service import Service
+from app.api.text_work import SHORT
 from app.api.validation import validate
 from app.settings import Settings
 
 Model = TypeVar("Model", bound=RequestModel)
 
-INLINE_BYTES = 16 * 1024  # a body up to here is parsed faster than a thread is woken
 MAX_PATH = 12  # parts of a path in an error
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 async def read_body(request: Request, model: type[Model], service: Service) -> Model:
-    """The validated body.
+    """The validated body of a request to generate, where a long one is parsed on a thread.
 
-    Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 408 (too slow), 413 (too large), 415 (not JSON).
+    Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 429 (too much waits to be parsed), and those of read_json.
+    """
+    raw = await read_json(request, service)
+    limits = service.limits(service.ready_engine())
+    if len(raw) <= SHORT:
+        return parse(raw, model, limits)
+    return await service.text.run("generate", lambda: parse(raw, model, limits), tenant=request.state.tenant, size=len(raw))
+
+
+async def read_json(request: Request, service: Service) -> bytes:
+    """The body as it came; its size is in `request.state.body_bytes` from now on.
+
+    Raises ApiError: 408 (too slow), 413 (too large), 415 (not JSON).
     """
     check_type(request, "application/json")
     raw = await read_raw(request, service.settings.max_body_bytes, service.settings)
-    limits = service.limits(service.ready_engine()) if issubclass(model, GenerationBody) else None
-    if len(raw) <= INLINE_BYTES:
-        return parse(raw, model, limits)
-    return await to_thread.run_sync(parse, raw, model, limits, limiter=service.text_work)
+    request.state.body_bytes = len(raw)
+    return raw
 
 
 def parse(raw: bytes, model: type[Model], limits: Limits | None) -> Model:

@@ -29,6 +29,14 @@ class Asked:
     codec: TextCodec
     trace: bool = False
     logprobs: Literal["chat", "completion"] | None = None
+    _names: dict[int, str] = field(default_factory=dict, compare=False)
+
+    def name(self, token: int) -> str:
+        """The token as text. A long reply names the same ones again and again."""
+        name = self._names.get(token)
+        if name is None:
+            name = self._names[token] = _shown(self.codec.token_bytes(token))
+        return name
 
 
 @dataclass(slots=True)
@@ -102,11 +110,11 @@ class TokenDetails:
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         data = self.asked.codec.token_bytes(token)
-        return {"token": _shown(data), "logprob": max(logprob, LEAST), "bytes": list(data)}
+        return {"token": self.asked.name(token), "logprob": max(logprob, LEAST), "bytes": list(data)}
 
     def _completion(self, tokens: Sequence[tuple[int, TokenLogprob | None]], offsets: list[int]) -> dict[str, Any]:
         return {
-            "tokens": [_shown(self.asked.codec.token_bytes(token)) for token, _ in tokens],
+            "tokens": [self.asked.name(token) for token, _ in tokens],
             "token_logprobs": [None if score is None else max(score.logprob, LEAST) for _, score in tokens],
             "top_logprobs": [None if score is None else self._likeliest(token, score) for token, score in tokens],
             "text_offset": offsets,
@@ -116,8 +124,8 @@ class TokenDetails:
         """By text, the token itself always among them; of ids that read alike it counts, or else the likeliest."""
         values: dict[str, float] = {}
         for other, value in score.top:
-            values.setdefault(_shown(self.asked.codec.token_bytes(other)), max(value, LEAST))
-        return values | {_shown(self.asked.codec.token_bytes(token)): max(score.logprob, LEAST)}
+            values.setdefault(self.asked.name(other), max(value, LEAST))
+        return values | {self.asked.name(token): max(score.logprob, LEAST)}
 
 
 def trace_of(delta: Delta, codec: TextCodec) -> list[dict[str, Any]]:

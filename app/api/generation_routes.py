@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -17,20 +16,23 @@ from app.api.disconnect import run_until_gone
 from app.api.errors import bad_value
 from app.api.gate import CLIENT_LEFT, name_request
 from app.api.generations import Generations
+from app.api.json_text import dump, dump_large
 from app.api.preparation import Prepared, chat_requests, completion_requests
-from app.api.replies import CHAT, COMPLETION, Reply, ReplyKind, dump
+from app.api.replies import CHAT, COMPLETION, LARGE, Reply, ReplyKind, size_of
 from app.api.schemas import ChatBody, CompletionBody, GenerationBody
 from app.api.service import service_of
 from app.api.sessions import SESSION_HEADER, conversation_name
-from app.api.streaming import EventStream, frames
+from app.api.streaming import EventStream, OnThread, frames
+from app.api.text_work import SHORT, LaneName
 from app.engine.errors import InvalidRequest
-from app.engine.events import Finished
+from app.engine.events import Delta, Finished
 from app.engine.interface import EngineInterface
 from app.settings import Settings
 
 router = APIRouter()
-INLINE_TOKENS = 512  # answers of so many are written faster than a thread is woken
+BYTES_PER_ENTRY = 32
 Body = TypeVar("Body", bound=GenerationBody)
+Result = TypeVar("Result")
 
 
 @router.post("/v1/completions", summary="Continue a text")
@@ -59,9 +61,7 @@ async def _generate(
     choices = _places(body, service.settings)
     name = name_request(request, kind.prefix)
     tenant = request.state.tenant
-    conversation = conversation_name(body.session_id, request.headers.get(SESSION_HEADER))
-    if conversation is not None and choices > 1:
-        raise bad_value("`session_id` needs one prompt and one choice: a conversation goes on with one answer.", "session_id")
+    conversation = _conversation(body, request, choices)
     most_bytes = service.settings.unread_bytes if body.stream else None  # what is not streamed is always taken at once
     generations = Generations(service.metrics, service.settings.request_timeout, most_bytes)
     service.opened(generations)
@@ -73,6 +73,7 @@ async def _generate(
             prepared = prepare(body, engine, tenant, conversation)
             requests = [limits.fit(one, "messages" if kind is CHAT else "prompt") for one in prepared.requests]
             requests = [replace(one, arrived_at=request.state.arrived_at) for one in requests]
+            lease.score(prepared.scores, engine.status())
             lease.queued()
             generations.submit(engine, requests)
         except InvalidRequest as error:
@@ -81,13 +82,19 @@ async def _generate(
             raise
         return prepared
 
+    size = request.state.body_bytes
+    lane: LaneName = "generate" if size > SHORT or body.needs_grammar else "short"
+    job = service.text.run(lane, submit, tenant=tenant, size=size, admitted=True)  # it has its places in the queue
     try:
-        prepared = await to_thread.run_sync(submit, limiter=service.text_work)
+        prepared = await run_until_gone(request.receive, job, lambda: None)
     except BaseException:
         generations.cancel()
         raise
     finally:
         lease.queued()
+    if prepared is None:
+        generations.cancel()
+        return Response(status_code=CLIENT_LEFT)
     asked = Asked(engine.codec, body.speculative.trace, kind.logprobs if body.wants_logprobs else None)
     reply = Reply(
         kind,
@@ -101,14 +108,26 @@ async def _generate(
         warnings=prepared.warnings,
         dropped=prepared.dropped,
     )
+
+    async def on_thread(write: Callable[[], Result], entries: int) -> Result:
+        return await service.text.run("reply", write, tenant=tenant, size=entries * BYTES_PER_ENTRY, admitted=True)
+
     if body.stream:
-        stream = frames(reply, generations, keep_alive_after=service.keep_alive_after, usage=body.usage_chunks)
+        stream = frames(reply, generations, on_thread, keep_alive_after=service.keep_alive_after, usage=body.usage_chunks)
         return EventStream(stream, generations.cancel)
-    work = _collect(reply, generations)
+    work = _collect(reply, generations, on_thread)
     content = await run_until_gone(request.receive, work, generations.cancel)
     if content is None:
         return Response(status_code=CLIENT_LEFT)
     return Response(content, media_type="application/json")
+
+
+def _conversation(body: GenerationBody, request: Request, choices: int) -> str | None:
+    """The name of the conversation that it goes on with. Raises ApiError 400."""
+    name = conversation_name(body.session_id, request.headers.get(SESSION_HEADER))
+    if name is not None and choices > 1:
+        raise bad_value("`session_id` needs one prompt and one choice: a conversation goes on with one answer.", "session_id")
+    return name
 
 
 def _places(body: GenerationBody, settings: Settings) -> int:
@@ -125,17 +144,22 @@ def _places(body: GenerationBody, settings: Settings) -> int:
     return prompts * body.n
 
 
-async def _collect(reply: Reply, generations: Generations) -> bytes:
+async def _collect(reply: Reply, generations: Generations, on_thread: OnThread[bytes]) -> bytes:
     """The whole answer. Raises what a generation raises."""
-    answers = reply.answers()
-    left = len(answers)
-    while left:
+    events: list[tuple[int, Delta | Finished]] = []
+    entries = 0
+    while generations.open:
         item = await generations.next()
-        if item is None:
-            continue
-        index, event = item
-        answers[index].add(event)
-        left -= isinstance(event, Finished)
-    if sum(answer.finished.completion_tokens for answer in answers if answer.finished) <= INLINE_TOKENS:
+        if item is not None:
+            events.append(item)
+            entries += size_of(item[1])
+
+    def write(dump: Callable[[dict[str, Any]], bytes]) -> bytes:
+        answers = reply.answers()
+        for index, event in events:
+            answers[index].add(event)
         return dump(reply.whole(answers))
-    return await to_thread.run_sync(lambda: dump(reply.whole(answers)))
+
+    if entries <= LARGE:
+        return write(dump)
+    return await on_thread(lambda: write(dump_large), entries)

@@ -134,7 +134,7 @@ class Generations:
 
 
 def _bytes_of(event: Event) -> int:
-    """Memory that an event takes while it waits, about."""
+    """Memory that an event takes while it waits, about. Scores of an echoed prompt are bounded apart, by admission."""
     if isinstance(event, Failed):
         return EVENT
     size = EVENT + CHARACTER * len(event.text)
@@ -143,6 +143,6 @@ def _bytes_of(event: Event) -> int:
     size += TOKEN * len(event.token_ids)
     if event.tree is not None:
         size += NODE * len(event.tree.tokens)
-    for score in (*event.logprobs, *event.prompt_logprobs):
+    for score in event.logprobs:
         size += SCORE + (ALTERNATIVE * len(score.top) if score is not None else 0)
     return size

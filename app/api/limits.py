@@ -16,6 +16,8 @@ from app.settings import Settings
 
 MAX_MESSAGES = 4096
 MAX_ITEMS = 100_000  # strings, lists and objects of one body
+MAX_ECHOED_SCORES = 1_000_000  # log-probabilities of echoed tokens in one reply: some 100 bytes of memory each
+MAX_ECHOED_CHARS = 16_000_000
 CHARS_PER_TOKEN = 32  # text is about 4; far above it only blanks and repetitions are
 # Possessive, and a string without an end counts too: whatever was matched is never looked at again.
 _ITEM = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]', re.DOTALL)
@@ -77,6 +79,16 @@ def check_messages(data: Mapping[str, Any]) -> None:
     messages = data.get("messages")
     if isinstance(messages, list) and len(messages) > MAX_MESSAGES:
         raise bad_value(f"`messages` may hold at most {MAX_MESSAGES} messages.", "messages")
+
+
+def check_echo(scores: int, characters: int) -> None:
+    """Raises ApiError 400 for more than a reply gives back of its prompts."""
+    if scores > MAX_ECHOED_SCORES:
+        message = f"`echo` with `logprobs` gives back at most {MAX_ECHOED_SCORES} log-probabilities of prompts, here {scores}"
+        raise bad_value(f"{message}: lower `logprobs` or `n`, or send fewer prompts.", "echo")
+    if characters > MAX_ECHOED_CHARS:
+        message = f"`echo` gives back at most {MAX_ECHOED_CHARS} characters, here {characters}"
+        raise bad_value(f"{message}: lower `n`, or send fewer prompts.", "echo")
 
 
 def check_prompt(data: Mapping[str, Any], limits: Limits) -> None:

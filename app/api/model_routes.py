@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
-from app.api.body import read_body
+from app.api.body import parse, read_json
+from app.api.disconnect import run_until_gone
+from app.api.gate import CLIENT_LEFT
+from app.api.json_text import dump_large
 from app.api.preparation import chat_prompt, check_ids, text_ids
 from app.api.schemas import DetokenizeBody, TokenizeBody
 from app.api.service import Service, service_of
+from app.api.text_work import SHORT, LaneName
 from app.engine.interface import EngineInterface, ModelInfo
 from app.settings import Settings
 from app.text.codec import TextCodec
 
 router = APIRouter()
+Body = TypeVar("Body", TokenizeBody, DetokenizeBody)
 
 
 @router.get("/v1/models", summary="The served model, as a list")
@@ -32,23 +38,39 @@ async def model(request: Request, model: str) -> dict[str, Any]:
 
 
 @router.post("/tokenize", summary="Token ids of a text or of chat messages")
-async def tokenize(request: Request) -> dict[str, Any]:
-    service = service_of(request)
-    engine = service.ready_engine()
-    body = await read_body(request, TokenizeBody, service)
-    service.check_model(body.model)
-    tokens, dropped = await to_thread.run_sync(_encode, body, engine.codec, limiter=service.text_work)
-    reply = {"tokens": tokens, "count": len(tokens), "max_model_len": engine.info.max_context}
-    return reply | ({"dropped_characters": dropped} if dropped else {})
+async def tokenize(request: Request) -> Response:
+    engine = service_of(request).ready_engine()
+
+    def convert(body: TokenizeBody) -> dict[str, Any]:
+        tokens, dropped = _encode(body, engine.codec)
+        reply = {"tokens": tokens, "count": len(tokens), "max_model_len": engine.info.max_context}
+        return reply | ({"dropped_characters": dropped} if dropped else {})
+
+    return await _convert(request, TokenizeBody, convert)
 
 
 @router.post("/detokenize", summary="Text of token ids")
-async def detokenize(request: Request) -> dict[str, Any]:
+async def detokenize(request: Request) -> Response:
+    engine = service_of(request).ready_engine()
+    return await _convert(request, DetokenizeBody, lambda body: {"prompt": _decode(body, engine)})
+
+
+async def _convert(request: Request, model: type[Body], convert: Callable[[Body], dict[str, Any]]) -> Response:
+    """A reply, from the bytes of the request to those of the answer in one job: who waits for it waits once."""
     service = service_of(request)
-    engine = service.ready_engine()
-    body = await read_body(request, DetokenizeBody, service)
-    service.check_model(body.model)
-    return {"prompt": await to_thread.run_sync(_decode, body, engine, limiter=service.text_work)}
+    raw = await read_json(request, service)
+
+    def work() -> bytes:
+        body = parse(raw, model, None)
+        service.check_model(body.model)
+        return dump_large(convert(body))
+
+    lane: LaneName = "short" if len(raw) <= SHORT else "convert"
+    job = service.text.run(lane, work, tenant=request.state.tenant, size=len(raw))
+    content = await run_until_gone(request.receive, job, lambda: None)
+    if content is None:
+        return Response(status_code=CLIENT_LEFT)
+    return Response(content, media_type="application/json")
 
 
 def _encode(body: TokenizeBody, codec: TextCodec) -> tuple[list[int], int]:

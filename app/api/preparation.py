@@ -8,6 +8,7 @@ from typing import Any
 
 from app.api.details import Echo
 from app.api.errors import bad_value
+from app.api.limits import check_echo
 from app.api.messages import Message
 from app.api.prompts import Prompt
 from app.api.reading import Reading
@@ -29,7 +30,8 @@ GREEDY_BELOW = 1e-5  # temperatures under it differ from greedy only by overflow
 class Prepared:
     """One generation for each choice, the choices of a prompt side by side, and the prompt that each gives back.
 
-    reading: how thoughts and tool calls are told from the text of the answers. warnings: for the reply.
+    reading: how thoughts and tool calls are told from the text of the answers. warnings: for the reply. scores:
+    log-probabilities of echoed tokens.
     """
 
     requests: list[GenerationRequest]
@@ -37,22 +39,31 @@ class Prepared:
     reading: Reading = field(default_factory=Reading)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     dropped: int = 0  # characters of the prompts that the vocabulary cannot spell
+    scores: int = 0
 
 
 def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """`n` choices of each prompt. Raises ApiError 400."""
     shape = answer_shape(body, engine.codec)
     prepared, lost = Prepared([], [], warnings=schema_warnings(shape.dropped)), 0
+    scores = characters = 0
     for prompt in body.prompt:
         ids = _prompt_ids(prompt, engine)
         request = _request(body, ids, _completion_budget(body, ids, engine), engine, tenant, conversation)
         request = replace(request, continue_text=True, prompt_logprobs=body.echo and body.wants_logprobs, grammar=shape.grammar)
-        text = prompt if isinstance(prompt, str) else engine.codec.decode(ids, skip_special_tokens=False)
-        dropped = engine.codec.dropped(text, ids) if isinstance(prompt, str) else 0
+        dropped = engine.codec.dropped(prompt, ids) if isinstance(prompt, str) else 0
         lost += dropped
+        echo = None
+        if body.echo:
+            text = prompt if isinstance(prompt, str) else engine.codec.decode(ids, skip_special_tokens=False)
+            echo = Echo(text, request.prompt_ids, dropped)
+            scores += 0 if body.logprobs is None else len(ids) * body.n * (1 + body.logprobs)
+            characters += len(text) * body.n
+            check_echo(scores, characters)
         prepared.requests.extend(_choices(request, body.n))
-        prepared.echoes.extend([Echo(text, request.prompt_ids, dropped) if body.echo else None] * body.n)
-    return replace(prepared, warnings=[*prepared.warnings, *dropped_warning(lost, "prompt")], dropped=lost)
+        prepared.echoes.extend([echo] * body.n)
+    warnings = [*prepared.warnings, *dropped_warning(lost, "prompt")]
+    return replace(prepared, warnings=warnings, dropped=lost, scores=scores)
 
 
 def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:

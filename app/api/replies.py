@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +12,7 @@ from app.api.reading import AnswerReader, Reading
 from app.engine.events import SOURCE_NAMES, Delta, Finished, SpeculationStats
 from app.text.thoughts import Split
 
-# Line separators to some readers of event streams, plain characters to JSON: written as escapes they are safe for both.
-_LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+LARGE = 2048  # entries of a reply; fewer are written faster than a thread is woken
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +215,12 @@ def merge(parts: Sequence[SpeculationStats]) -> SpeculationStats:
     )
 
 
-def dump(body: dict[str, Any]) -> bytes:
-    """JSON on one line, whatever the reader takes for a line."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).translate(_LINE_BREAKS).encode()
+def size_of(event: Delta | Finished) -> int:
+    """About how many entries a reply gets from an event: tokens, and what is told of each."""
+    if isinstance(event, Finished):
+        return 1
+    size = len(event.token_ids) + (0 if event.tree is None else len(event.tree.tokens))
+    for scores in (event.logprobs, event.prompt_logprobs):
+        last = scores[-1] if scores else None
+        size += len(scores) * (2 + (0 if last is None else len(last.top)))
+    return size

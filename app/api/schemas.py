@@ -177,6 +177,11 @@ class GenerationBody(RequestModel):
         return None if self.response_format is None else self.response_format.answer_schema
 
     @property
+    def needs_grammar(self) -> bool:
+        """Whether the answer is held to a shape, which takes time to prepare."""
+        return self.answer_schema is not None
+
+    @property
     def answer_schema_path(self) -> str:
         """Where the schema stands in the request."""
         given = self.response_format is not None and self.response_format.json_schema is not None
@@ -246,6 +251,11 @@ class ChatBody(ToolsBody, GenerationBody):
         if self.top_logprobs and not self.logprobs:
             raise refused("needs `logprobs: true`", "top_logprobs")
         return self
+
+    @property
+    def needs_grammar(self) -> bool:
+        held = self.tool_choice != "auto" or any(tool.function.strict for tool in self.tools)
+        return super().needs_grammar or (bool(self.offered_tools) and held)
 
     @property
     def top_count(self) -> int | None:

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable
 from typing import Literal, cast
 
-from anyio import CapacityLimiter
 from fastapi import Request
 
 from app.api.admission import Admission, Lease
@@ -19,6 +18,7 @@ from app.api.errors import ApiError, model_not_found, unavailable
 from app.api.generations import Generations
 from app.api.hosts import Hosts
 from app.api.limits import Limits
+from app.api.text_work import TextWork
 from app.engine.errors import EngineClosed, EngineFailed
 from app.engine.interface import EngineInterface, EngineStatus, ModelInfo
 from app.metrics import Metrics, package_version
@@ -26,7 +26,6 @@ from app.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-TEXT_WORKERS = 2  # threads that parse, render and tokenise: together they hold the memory of two large bodies, not of forty
 STUCK_FOR_GOOD = 2.0  # times `stuck_after`
 State = Literal["loading", "ready", "stopping", "failed"]
 
@@ -53,7 +52,7 @@ class Service:
         admin = settings.admin_key
         self.admin_keys = None if admin is None else KeyRing([admin.get_secret_value()])
         self.created = int(time.time())
-        self.text_work = CapacityLimiter(TEXT_WORKERS)
+        self.text = TextWork(settings.text_queue_bytes, metrics.text_refused)
         self.failure: Exception | None = None  # why the engine never came, or is given up
         self._factory = engine_factory
         self._on_failure = on_failure
@@ -64,6 +63,7 @@ class Service:
         # a daemon: a download or a conversion in progress must not hold up the end of the process
         self._loader = threading.Thread(target=self._load, name="racer-loader", daemon=True)
         metrics.watch(self.status)
+        metrics.watch_text(self.text.status)
 
     # -- life ------------------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -12,12 +13,16 @@ from starlette.types import Receive, Scope, Send
 from app.api.disconnect import run_until_gone
 from app.api.errors import ApiError, as_api_error
 from app.api.generations import Generations
-from app.api.replies import ROLE_DELTA, Reply, calls_delta, dump, metrics_of, thought_delta
+from app.api.json_text import dump, dump_large
+from app.api.replies import LARGE, ROLE_DELTA, Reply, calls_delta, metrics_of, size_of, thought_delta
 from app.api.schemas import UsageChunks
 from app.engine.errors import EngineError
 from app.engine.events import Delta, Finished
 from app.text.errors import GrammarError
 
+Result = TypeVar("Result")
+OnThread = Callable[[Callable[[], Result], int], Awaitable[Result]]  # the second argument: entries that are written
+Write = Callable[[dict[str, Any]], bytes]
 logger = logging.getLogger(__name__)
 
 # A comment without a blank line of its own: some readers take the blank line for the end of an event without data.
@@ -55,13 +60,14 @@ class EventStream(Response):
 async def frames(
     reply: Reply,
     generations: Generations,
+    on_thread: OnThread[list[bytes]],
     *,
     keep_alive_after: float,
     usage: UsageChunks,
 ) -> AsyncIterator[bytes]:
     """All frames of one stream. A failure is one frame with an error object, and the last.
 
-    keep_alive_after: seconds of silence.
+    keep_alive_after: seconds of silence. on_thread: runs what writes a long frame.
     """
     try:
         chunks = _Chunks(reply, usage)
@@ -70,8 +76,10 @@ async def frames(
             if item is None:
                 yield KEEP_ALIVE
                 continue
-            for chunk in chunks.of(*item, last=generations.open == 0):
-                yield _frame(chunk)
+            write = functools.partial(_frames, chunks, *item, last=generations.open == 0)
+            entries = size_of(item[1])
+            for frame in write(dump) if entries <= LARGE else await on_thread(functools.partial(write, dump_large), entries):
+                yield frame
         if usage != "none":
             yield _frame(reply.chunk([], usage=reply.usage(chunks.ends)))
         yield DONE
@@ -124,5 +132,9 @@ class _Chunks:
         return {"usage": self._reply.usage_so_far(self._answers) if self._usage == "each" else None}
 
 
-def _frame(body: dict[str, Any]) -> bytes:
-    return b"data: " + dump(body) + b"\n\n"
+def _frames(chunks: _Chunks, index: int, event: Delta | Finished, write: Write, *, last: bool) -> list[bytes]:
+    return [_frame(chunk, write) for chunk in chunks.of(index, event, last=last)]
+
+
+def _frame(body: dict[str, Any], write: Write = dump) -> bytes:
+    return b"data: " + write(body) + b"\n\n"

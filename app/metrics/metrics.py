@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Concatenate, Literal, ParamSpec
 
 import prometheus_client
@@ -15,6 +15,7 @@ from app.engine.interface import EngineStatus, ModelInfo
 from app.metrics import labels
 from app.metrics.recent import RecentRatio
 from app.metrics.status import ProcessCollector, StatusCollector
+from app.metrics.text_work import LaneStatus, TextCollector
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +140,9 @@ class Metrics:
         self._answer_length = self._histogram(
             "request_generation_tokens", "Emitted tokens of a generation", labels.LENGTH_BUCKETS
         )
-        self._refused = self._counter("queue_refusals", "Requests answered 429, because the queue was full or the key busy")
+        self._refused = self._counter(
+            "queue_refusals", "Requests answered 429: the queue was full, the key busy, or too much text waited"
+        )
         self._key_refused = self._counter("key_refusals", "Requests answered 429 because their API key had its share at work")
         self._unread = self._counters(
             "unread_replies",
@@ -147,6 +150,7 @@ class Metrics:
             "cause",
             labels.UNREAD_CAUSES,
         )
+        self._text_refused = self._counter("text_refusals", "Requests answered 429 because too much text waited")
         family = Counter("racer_http_requests", "HTTP replies", ["route", "status"], registry=self.registry)
         self._http = {
             (route, status): family.labels(route, status)
@@ -162,6 +166,11 @@ class Metrics:
         self.registry.register(StatusCollector(status))
 
     @never_raises
+    def watch_text(self, status: Callable[[], Mapping[str, LaneStatus]]) -> None:
+        """The same for the work on texts."""
+        self.registry.register(TextCollector(status))
+
+    @never_raises
     def model_loaded(self, info: ModelInfo) -> None:
         self._tree_attention.set(1 if info.tree_attention else 0)
 
@@ -170,6 +179,10 @@ class Metrics:
         self._http[route if route in self._routes else labels.OTHER_ROUTE, f"{status // 100}xx"].inc()
         if status == 429:
             self._refused.inc()
+
+    @never_raises
+    def text_refused(self) -> None:
+        self._text_refused.inc()
 
     @never_raises
     def key_refused(self) -> None:

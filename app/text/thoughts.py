@@ -63,6 +63,7 @@ class ThoughtParser:
     def __init__(self, thoughts: Thoughts) -> None:
         self._tags = thoughts.tags
         self._held = ""  # of the thoughts, or of what may become the opening tag
+        self._blanks: list[str] = []  # white space before it in pieces: joined at each push, time would be squared
         self._stage = "thoughts" if thoughts.begun else "start"
         self._spoken = False  # a thought was let out: white space after it counts
 
@@ -70,7 +71,10 @@ class ThoughtParser:
         """What is certain by now and was not returned before."""
         if self._stage == "content":
             return Split("", text)
-        self._held += text
+        if self._stage != "gap" and not self._held and text.isspace():
+            self._blanks.append(text)
+            return Split("", "")
+        self._held = self._release() + text
         if self._stage == "start":
             begun = self._held.lstrip()
             if begun.startswith(self._tags.opening):
@@ -106,12 +110,14 @@ class ThoughtParser:
         if not self._spoken:
             self._held = self._held.lstrip()
         keep = len(self._held) - _open_end(self._held, self._tags.closing)
-        thought, self._held = self._held[:keep], self._held[keep:]
+        thought, rest = self._held[:keep], self._held[keep:]
+        self._held, self._blanks = ("", [rest]) if rest.isspace() else (rest, [])
         self._spoken = self._spoken or bool(thought)
         return thought
 
     def _release(self) -> str:
-        held, self._held = self._held, ""
+        held = "".join(self._blanks) + self._held
+        self._held, self._blanks = "", []
         return held
 
 

@@ -50,6 +50,7 @@ VALUES = {
     "cors_origins": "https://a.example,http://localhost:3000",
     "allowed_hosts": "Chat.example.com, *.lan",
     "header_timeout": "5",
+    "text_queue_bytes": "1000",
     "body_timeout": "20",
     "request_timeout": "1.5",
     "stuck_after": "5",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from starlette.testclient import TestClient
 
 from app.api.details import Asked
 from app.api.generations import Generations
+from app.api.json_text import dump
 from app.api.replies import CHAT as CHAT_KIND
-from app.api.replies import Reply, dump
+from app.api.replies import Reply
 from app.api.streaming import frames
 from app.engine.events import Delta, EventSink, Finished, SpeculationStats
 from app.engine.request import GenerationRequest
@@ -177,6 +179,10 @@ class _Silent:
         return _Handle()
 
 
+async def at_once(write: Callable[[], Any], entries: int) -> Any:
+    return write()
+
+
 def test_keep_alives_are_comments() -> None:
     async def run() -> list[bytes]:
         engine = _Silent()
@@ -184,7 +190,7 @@ def test_keep_alives_are_comments() -> None:
         generations.submit(engine, [GenerationRequest((1,))])  # type: ignore[arg-type]
         reply = Reply(CHAT_KIND, "chatcmpl-1", "m", "fp", Asked(SyntheticCodec()), [None], 1)  # type: ignore[arg-type]
         sent: list[bytes] = []
-        async for frame in frames(reply, generations, keep_alive_after=0.01, usage="none"):
+        async for frame in frames(reply, generations, at_once, keep_alive_after=0.01, usage="none"):
             sent.append(frame)
             if len(sent) == 2:
                 engine.sink(Delta((1,), "a", ("target",)))

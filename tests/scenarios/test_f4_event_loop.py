@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.api import body as body_module
-from app.api.replies import dump
+from app.api.json_text import dump_large
 from tests.api.support import CHAT, COMPLETIONS, HELLO, check_alive, check_error, client_of, events, served
 from tests.synthetic import SyntheticCodec, SyntheticEngine
 
@@ -90,10 +90,10 @@ def test_f4_large_bodies_are_parsed_and_large_replies_written_away_from_the_loop
 
     def watched_dump(reply: dict[str, Any]) -> bytes:
         where["dump"].add(threading.current_thread().name)
-        return dump(reply)
+        return dump_large(reply)
 
     monkeypatch.setattr(body_module, "parse", watched_parse)
-    monkeypatch.setattr("app.api.generation_routes.dump", watched_dump)
+    monkeypatch.setattr("app.api.generation_routes.dump_large", watched_dump)
     engine = SyntheticEngine(codec=codec, max_context=200_000)
     with client_of(lambda: engine) as client:
         request = {"prompt": "a" * 100_000, "max_tokens": 2000, "ignore_eos": True, "speculative": {"trace": True}}
