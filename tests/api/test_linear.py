@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,10 +22,12 @@ from app.api.errors import ApiError
 from app.api.limits import Limits, check_items
 from app.api.schemas import ChatBody, CompletionBody
 from app.api.sessions import conversation_name
+from app.text.control import any_of
 from app.text.errors import GrammarError
 from app.text.schema_errors import check_bounds, explain
 from app.text.stops import StopMatcher
 from app.text.surrogates import has_lone_surrogate
+from app.text.thoughts import KNOWN_TAGS, Thoughts
 from app.text.tool_calls import CallFormat, CallParser
 from tests.api.support import check_error, served
 from tests.synthetic import SyntheticEngine
@@ -113,6 +116,36 @@ def test_schemas(schema: dict[str, object]) -> None:
     size = len(json.dumps(schema))
     assert seconds(lambda: check_bounds(schema)) < SECONDS * size
     assert seconds(lambda: has_lone_surrogate(schema)) < SECONDS * size
+
+
+def test_names_of_control_tokens() -> None:
+    names = [f"<|reserved_special_token_{number}|>" for number in range(5000)]
+    pattern = re.compile(any_of(names))
+    text = "<|reserved_special_token_x" * (SIZE // 26)
+    assert seconds(lambda: pattern.findall(text)) < SECONDS / 4 * SIZE
+    assert all(pattern.fullmatch(name) for name in names)
+
+
+@given(st.sets(st.text("ab|.", min_size=1, max_size=5), min_size=1, max_size=8), st.text("ab|.", max_size=20))
+def test_any_of_finds_the_longest_name(names: set[str], text: str) -> None:
+    plain = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    assert re.findall(any_of(names), text) == re.findall(plain, text)
+
+
+@FEW
+@given(texts(["<think>", "</think>", "<", " ", "\n", "a"]), st.booleans())
+@example("<think>" + " " * SIZE, True)
+@example("<think>a" + " " * SIZE, True)
+@example(" " * SIZE + "<think>", True)
+@example("<think>a" + " <" * (SIZE // 2), True)
+def test_thoughts(text: str, begun: bool) -> None:
+    def read() -> None:
+        parser = Thoughts(KNOWN_TAGS[0], begun).parser()
+        for character in text:
+            parser.push(character)
+        parser.end()
+
+    assert seconds(read) < SECONDS * len(text)
 
 
 def test_names_of_conversations() -> None:
