@@ -112,8 +112,10 @@ class Generations:
         return index, event
 
     def _deliver(self, index: int, event: Event) -> None:
+        echoes = isinstance(event, Delta) and event.prompt_logprobs
+        size = EVENT if echoes else _bytes_of(event)  # scores of prompts are bounded by admission
         try:
-            self._loop.call_soon_threadsafe(self._take_in, index, event, _bytes_of(event))
+            self._loop.call_soon_threadsafe(self._take_in, index, event, size)
         except RuntimeError:  # the loop is closed: nobody waits any more
             self.cancel()
 
@@ -134,7 +136,7 @@ class Generations:
 
 
 def _bytes_of(event: Event) -> int:
-    """Memory that an event takes while it waits, about. Scores of an echoed prompt are bounded apart, by admission."""
+    """Memory that an event takes while it waits, about."""
     if isinstance(event, Failed):
         return EVENT
     size = EVENT + CHARACTER * len(event.text)
@@ -143,6 +145,6 @@ def _bytes_of(event: Event) -> int:
     size += TOKEN * len(event.token_ids)
     if event.tree is not None:
         size += NODE * len(event.tree.tokens)
-    for score in event.logprobs:
+    for score in (*event.logprobs, *event.prompt_logprobs):
         size += SCORE + (ALTERNATIVE * len(score.top) if score is not None else 0)
     return size

@@ -44,7 +44,8 @@ class Prepared:
 
 def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """`n` choices of each prompt. Raises ApiError 400."""
-    shape = answer_shape(body, engine.codec)
+    with engine.codec.grammars.one_request():
+        shape = answer_shape(body, engine.codec)
     prepared, lost = Prepared([], [], warnings=schema_warnings(shape.dropped)), 0
     scores = characters = 0
     for prompt in body.prompt:
@@ -69,7 +70,8 @@ def completion_requests(body: CompletionBody, engine: EngineInterface, tenant: s
 def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversation: str | None) -> Prepared:
     """The choices of a chat. Raises ApiError 400, ChatTemplateError."""
     prompt = chat_prompt(body.messages, engine.codec, body.offered_tools, body.chat_template_kwargs)
-    shape = chat_shape(body, engine.codec, prompt.thoughts)
+    with engine.codec.grammars.one_request():
+        shape = chat_shape(body, engine.codec, prompt.thoughts)
     request = replace(_request(body, prompt.ids, body.budget, engine, tenant, conversation), grammar=shape.grammar)
     reading = Reading(shape.calls, prompt.thoughts, body.include_reasoning)
     warnings = schema_warnings(shape.dropped) + dropped_warning(prompt.dropped, "messages")

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 POSITIONS = (*(str(position) for position in range(16)), "16+")
 FINISHED_REASONS = ("stop", "length", "cancelled", "error", "invalid")
 UNREAD_CAUSES = ("bytes", "time")
+TEXT_LANES = ("short", "generate", "convert", "reply")
 STATUS_CLASSES = ("2xx", "3xx", "4xx", "5xx")
 OTHER_ROUTE = "other"
 ROW_LAYERS = ("session", "warm", "prior")

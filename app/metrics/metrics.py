@@ -150,6 +150,8 @@ class Metrics:
             "cause",
             labels.UNREAD_CAUSES,
         )
+        self._text = TextCollector()
+        self.registry.register(self._text)
         self._text_refused = self._counter("text_refusals", "Requests answered 429 because too much text waited")
         family = Counter("racer_http_requests", "HTTP replies", ["route", "status"], registry=self.registry)
         self._http = {
@@ -168,7 +170,7 @@ class Metrics:
     @never_raises
     def watch_text(self, status: Callable[[], Mapping[str, LaneStatus]]) -> None:
         """The same for the work on texts."""
-        self.registry.register(TextCollector(status))
+        self._text.status = status
 
     @never_raises
     def model_loaded(self, info: ModelInfo) -> None:

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-
-class LaneStatus(NamedTuple):
-    """One lane: jobs on its threads, jobs that wait, and the bytes of the bodies that they are for."""
-
-    running: int
-    waiting: int
-    bytes: int
-
+from app.metrics.labels import TEXT_LANES
 
 FAMILIES = {
     "running": ("text_jobs_running", "Texts on a thread, by lane"),
@@ -25,16 +17,24 @@ FAMILIES = {
 }
 
 
-@dataclass(frozen=True)
-class TextCollector(Collector):
-    """What the lanes say when somebody scrapes."""
+class LaneStatus(NamedTuple):
+    """One lane: jobs on its threads, jobs that wait, and the bytes of the bodies that they are for."""
 
-    status: Callable[[], Mapping[str, LaneStatus]]
+    running: int = 0
+    waiting: int = 0
+    bytes: int = 0
+
+
+class TextCollector(Collector):
+    """What the lanes say when somebody scrapes; zeros before there are any."""
+
+    def __init__(self) -> None:
+        self.status: Callable[[], Mapping[str, LaneStatus]] = dict
 
     def collect(self) -> Iterator[Metric]:
         lanes = self.status()
         for attribute, (name, text) in FAMILIES.items():
             family = GaugeMetricFamily(f"racer_{name}", text, labels=["lane"])
-            for lane, status in lanes.items():
-                family.add_metric([lane], getattr(status, attribute))
+            for lane in TEXT_LANES:
+                family.add_metric([lane], getattr(lanes.get(lane, LaneStatus()), attribute))
             yield family

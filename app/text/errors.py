@@ -23,3 +23,7 @@ class GrammarError(ValueError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class GrammarTooExpensive(GrammarError):
+    """The grammars of one request take more time than a request may have for them."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -13,22 +14,31 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from app.text.errors import GrammarError
+from app.text.errors import GrammarError, GrammarTooExpensive
+from app.text.grammar_cache import GrammarCache
 from app.text.schema_errors import NO_WAY_ON, check_bounds, explain
 
 # JSON with one space after commas and colons and no other white space: free white space would let a model write it for ever.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-KEPT = 64  # compiled grammars
+KEPT, KEPT_BYTES = 64, 96 << 20  # compiled grammars
+# Symbols of a grammar at most, tried in this order: they tell its bytes, and a schema whose branches multiply has too many.
+SIZES = (4_000, 40_000)
+BYTES_PER_SYMBOL = 600
+TOO_MANY_SYMBOLS = "grammar size"  # in a message of the library
+COMPILE_SECONDS = 2.0  # of a processor, for all grammars of one request; the one under way is ended
 PROBE_STEPS = 16
 # What one grammar may cost: fuel is work of the lexer, about 14,000 units a millisecond; a state takes 1 to 2 KB.
-LIMITS = LLParserLimits(
-    initial_lexer_fuel=500_000,
-    step_lexer_fuel=100_000,
-    step_max_items=50_000,
-    max_lexer_states=40_000,
-    max_grammar_size=200_000,
-    verbose_errors=False,
-)
+LIMITS = {
+    size: LLParserLimits(
+        initial_lexer_fuel=500_000,
+        step_lexer_fuel=100_000,
+        step_max_items=50_000,
+        max_lexer_states=40_000,
+        max_grammar_size=size,
+        verbose_errors=False,
+    )
+    for size in SIZES
+}
 Mask = npt.NDArray[np.bool_]
 
 
@@ -148,8 +158,18 @@ class GrammarCompiler:
         self._vocabulary = vocabulary
         self._eos_ids = frozenset(token for token in vocabulary.eos_ids if token < vocabulary.vocab_size)
         self._tokenizer: LLTokenizer | None = None
-        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+        self._kept: GrammarCache[Grammar] = GrammarCache(KEPT, KEPT_BYTES)
         self._lock = threading.Lock()
+        self._request = threading.local()  # seconds: that the grammars of a request on this thread may still take
+
+    @contextmanager
+    def one_request(self) -> Iterator[None]:
+        """What is compiled inside, on this thread, is for one request: GrammarTooExpensive where it takes too long."""
+        self._request.seconds = COMPILE_SECONDS
+        try:
+            yield
+        finally:
+            del self._request.seconds
 
     def json_object(self) -> Grammar:
         """Any JSON object."""
@@ -170,22 +190,33 @@ class GrammarCompiler:
         return f"%json {json_text(schema)}"
 
     def _compile(self, source: str) -> Grammar:
+        kept = self._kept.get(source)
+        if kept is not None:
+            return kept
+        left: float | None = getattr(self._request, "seconds", None)
+        if left is not None and left <= 0:
+            raise GrammarTooExpensive("The schemas of this request take too long to prepare: make them simpler, or send fewer.")
         with self._lock:
-            if source in self._kept:
-                self._kept.move_to_end(source)
-                return self._kept[source]
             if self._tokenizer is None:
                 self._tokenizer = self._new_tokenizer()
             tokenizer = self._tokenizer
-        parser = LLMatcher(tokenizer, source, log_level=0, limits=LIMITS)
+        started = time.thread_time()
+        try:
+            return self._compiled(source, tokenizer)
+        finally:
+            if left is not None:
+                self._request.seconds = left - (time.thread_time() - started)
+
+    def _compiled(self, source: str, tokenizer: LLTokenizer) -> Grammar:
+        for size in SIZES:
+            parser = LLMatcher(tokenizer, source, log_level=0, limits=LIMITS[size])
+            if not parser.is_error() or TOO_MANY_SYMBOLS not in parser.get_error():
+                break
         if parser.is_error():
             raise GrammarError(explain(parser.get_error()))
         grammar = Grammar(parser, self._vocabulary.vocab_size, self._eos_ids)
         self._probe(grammar)
-        with self._lock:
-            self._kept[source] = grammar
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+        self._kept.keep(source, grammar, size * BYTES_PER_SYMBOL)
         return grammar
 
     def _probe(self, grammar: Grammar) -> None:

@@ -11,6 +11,8 @@ from app.text.errors import GrammarError
 
 MAX_SCHEMA = 128 * 1024  # characters of JSON
 MAX_NESTING = 100  # objects and arrays inside each other
+MAX_PROPERTIES = 1000  # of one object: they cost the square of their number
+MAX_PATTERNS = 32  # patternProperties of a schema: they cost the cube
 _KEYWORD = re.compile(r"\$?[A-Za-z]{1,40}")
 MESSAGE_END = 1000  # characters of a message that are looked at, at either end
 NO_WAY_ON = "NoExtension"  # in a message of the library: the grammar goes on, and no token fits
@@ -54,16 +56,35 @@ def explain(message: str) -> str:
 
 
 def check_bounds(schema: Mapping[str, Any]) -> None:
-    """Raises GrammarError for a schema that is too large or too deep to be compiled."""
+    """Raises GrammarError for a schema that is too large, too deep or too wide to be compiled."""
+    properties = patterns = 0
+    merges = False  # whether the properties of several objects may come together in one
     level: list[Any] = [schema]
     for _ in range(MAX_NESTING):
+        for value in level:
+            if isinstance(value, Mapping):
+                own = _count(value, "properties")
+                if own > MAX_PROPERTIES:
+                    raise GrammarError(f"The schema has an object of more than {MAX_PROPERTIES} properties.")
+                properties += own
+                patterns += _count(value, "patternProperties")
+                merges = merges or "allOf" in value or ("$ref" in value and own > 0)
         level = [inner for value in level for inner in _inside(value)]
         if not level:
             break
     else:
         raise GrammarError(f"The schema nests deeper than {MAX_NESTING} levels.")
+    if merges and properties > MAX_PROPERTIES:
+        raise GrammarError(f"The schema has allOf, or a $ref beside others, and more than {MAX_PROPERTIES} properties.")
+    if patterns > MAX_PATTERNS:
+        raise GrammarError(f"The schema has more than {MAX_PATTERNS} patternProperties.")
     if len(json.dumps(schema, ensure_ascii=False)) > MAX_SCHEMA:
         raise GrammarError(f"The schema is larger than {MAX_SCHEMA} characters.")
+
+
+def _count(value: Mapping[str, Any], name: str) -> int:
+    members = value.get(name)
+    return len(members) if isinstance(members, Mapping) else 0
 
 
 def _inside(value: Any) -> list[Any]:

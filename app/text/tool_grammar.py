@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.text.errors import GrammarError
+from app.text.errors import GrammarError, GrammarTooExpensive
 from app.text.grammar import Grammar, GrammarCompiler
 from app.text.thoughts import Thoughts, thought_rules
 from app.text.tool_calls import CLOSE, OPEN, CallFormat
@@ -27,7 +27,7 @@ class Tool:
 
 
 class ToolSchemaError(GrammarError):
-    """The parameters of a strict tool cannot be kept to. tool: its name."""
+    """The parameters of a strict tool cannot be kept to, or those of any take too long. tool: its name."""
 
     def __init__(self, message: str, tool: str) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ def call_grammar(
     required: at least one call and nothing else, at most `most`. Otherwise the answer may be content too: any text, in which a
     call is held to its schema once it has begun, or where `content` is a schema, JSON of it in place of calls. thoughts: what
     may come before it all.
-    Raises ToolSchemaError for the parameters of a strict tool, GrammarError for `content`.
+    Raises ToolSchemaError, and GrammarError for `content`.
     """
     calls = [f"call_{place}" for place in range(len(tools))]
     rules = [f"call: {' | '.join(calls)}"]
@@ -107,7 +107,7 @@ def _object(compiler: GrammarCompiler, form: CallFormat, tool: Tool) -> str:
     try:
         arguments = compiler.embedded(_parameters(tool))
     except GrammarError as error:
-        if tool.strict:
+        if tool.strict or isinstance(error, GrammarTooExpensive):
             raise ToolSchemaError(str(error), tool.name) from None
         arguments = compiler.embedded({"type": "object"})
     return f"{_text(head)} {arguments} {_text('}')}"
