@@ -129,7 +129,7 @@ class Broken(SyntheticCodec):
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         raise ValueError("not text")
 
-    def encode_chat(self, messages: Any, tools: Any = None) -> list[int]:
+    def read_chat(self, *arguments: Any) -> Any:
         raise ValueError("not text")
 
 

@@ -51,6 +51,8 @@ VALUES = {
     "allowed_hosts": "Chat.example.com, *.lan",
     "header_timeout": "5",
     "text_queue_bytes": "1000",
+    "split_reasoning": "0",
+    "parse_special_tokens": "1",
     "body_timeout": "20",
     "request_timeout": "1.5",
     "stuck_after": "5",
