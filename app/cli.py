@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 import app.bench_serve_cli  # noqa: F401 - adds its command to bench
+from app import collection
 from app.assembly import csd_config, load_engine
 from app.bench_cli import bench
 from app.calibrate_cli import calibrate
@@ -47,6 +48,7 @@ cli = typer.Typer(
 def main() -> None:
     """Entry point. Exit code 0: all went well, 1: a failure, 2: wrong usage, 130: Ctrl-C. Errors are one line on stderr."""
     _spin_briefly()
+    collection.seldom()
     try:
         cli()
     except KeyboardInterrupt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from anyio import to_thread
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
+from app import collection
 from app.api import docs_page, generation_routes, model_routes, ocm_routes, operation_routes, page
 from app.api.errors import install_error_handlers
 from app.api.gate import ROUTES, Gate
@@ -114,7 +114,7 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
 
     def load() -> EngineInterface:
         engine = engine_factory()
-        gc.freeze()  # what a model brings stays: no collection need walk through it while requests wait
+        collection.as_usual()
         info = engine.info
         logger.info(
             "serving %s at %s: device %s, dtype %s, threads %d, drafter %s, draft %s, %d nodes, context %d tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -28,12 +29,12 @@ def new_drafter(policy: Policy, config: RacerConfig, warm: WarmLayer | None = No
     return RacerDrafter(config, base)
 
 
-def warm_up(config: RacerConfig) -> None:
-    """Compile every kernel once, or load it from the cache, so that no request waits for that."""
+def warm_up(config: RacerConfig, policies: Sequence[Policy] = get_args(Policy)) -> None:
+    """Compile the kernels of these policies once, or load them from the cache, so that no request waits for that."""
     tokens = np.arange(4)
     ids, probs = np.ones((4, config.breadth), np.int64), np.ones((4, config.breadth), np.float32)
     small = replace(config, ngram=2, min_match=2, automaton_nodes=8)
-    for policy in get_args(Policy):
+    for policy in policies:
         drafter = new_drafter(policy, small)
         drafter.observe([1, 2, 3, 1, 2, 3, 1, 2])
         drafter.learn(tokens, ids, probs, tokens)

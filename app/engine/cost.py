@@ -32,7 +32,8 @@ VERSION = 2  # of the file; counted up when its content means something else
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
 CONTEXT = 256  # tokens of committed context while measuring
-ROUNDS = 5
+ROUNDS = 5  # at most
+SETTLED = 0.97  # of its least time so far: the rounds end when none of the sizes gained more, as on a quiet machine after two
 HALVINGS = 6  # of pieces of the curve that rise steeply, at most
 HALVING_ROUNDS = 2
 CLIFF = 0.1  # of a step's time: what a piece must rise beyond its neighbours to be halved
@@ -126,6 +127,7 @@ def _times(step: Callable[[int], float], sizes: Sequence[int], rounds: int, pati
     """Seconds of a step of each size, the least of all rounds: whatever else runs here only adds. The sizes take turns, so
     that a slow moment hits all of them alike."""
     started = time.monotonic()
+    least = np.full(len(sizes), np.inf)
     times: dict[int, list[float]] = {size: [] for size in sizes}
     for round_number in range(rounds + 1):
         for size in sizes:
@@ -135,7 +137,10 @@ def _times(step: Callable[[int], float], sizes: Sequence[int], rounds: int, pati
             seconds = step(size)
             if round_number > 0 or late:  # the first round warms up
                 times[size].append(seconds)
-        if time.monotonic() - started > patience and all(times.values()):
+        if not all(times.values()):
+            continue
+        before, least = least, np.array([min(times[size]) for size in sizes])
+        if time.monotonic() - started > patience or (least > SETTLED * before).all():
             break
     return {size: min(found) for size, found in times.items()}
 

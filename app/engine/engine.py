@@ -21,6 +21,7 @@ from app.engine.events import EngineObserver, EventSink
 from app.engine.identity import table_fingerprint
 from app.engine.instruments import Instruments
 from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, ModelInfo
+from app.engine.kernels import compile_ahead, compile_now
 from app.engine.loading import LoadedModel, load_model
 from app.engine.model_cache import cache_directory
 from app.engine.prior import PriorRows
@@ -38,7 +39,7 @@ from app.engine.tenants import Tenants
 from app.engine.worker import Worker
 from racer.auto import Shared
 from racer.drafter import Drafter, NullDrafter
-from racer.factory import new_drafter, warm_up
+from racer.factory import new_drafter
 
 __all__ = ["Engine", "EngineConfig"]
 
@@ -102,6 +103,7 @@ class Engine(ProgramCalls, Instruments):
             draft=self._draft,
         )
         self._decoder = decoder
+        compile_now(config)  # before anything is measured
         if target.trees:
             price_steps(decoder, given_curve(config.cost_curve), max_context, memory)
         if self._draft is not None:
@@ -143,7 +145,6 @@ class Engine(ProgramCalls, Instruments):
             idle=self._idle,
             conversations=Conversations(config.max_conversations, config.conversation_memory, config.conversation_idle),
         )
-        warm_up(config.racer)
         self._ready = False
         self._worker.start()
         self._prove()
@@ -170,6 +171,7 @@ class Engine(ProgramCalls, Instruments):
         """
         check_drafter(config or EngineConfig(), draft is not None)
         choose_threads(threads)
+        compile_ahead(config or EngineConfig())
         loaded = load_model(
             target,
             dtype=dtype,

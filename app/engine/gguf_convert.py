@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import logging
@@ -19,6 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from app.engine.device import dtype_name, free_memory
 from app.engine.errors import ModelLoadError
+from app.engine.gguf_reading import read_once
 from app.engine.gguf_rope import RopeScaling, apply_scaling, read_scaling
 from app.engine.gguf_tokenizer import Vocabulary, read_tokenizer
 from app.engine.manifest import damage, write_manifest
@@ -86,6 +88,16 @@ def _exists(directory: Path) -> bool:
 
 
 def _convert(path: Path, dtype: torch.dtype, target: Path) -> None:
+    with read_once(path):
+        _convert_whole(path, dtype, target)
+    gc.collect()  # the model would stay in memory beside the one that is loaded next
+    if damage(target) is not None:
+        raise ModelLoadError(
+            f"{target} is damaged and cannot be replaced: remove it, or set RACER_CACHE_DIR to another directory."
+        )
+
+
+def _convert_whole(path: Path, dtype: torch.dtype, target: Path) -> None:
     facts = _read_facts(path)
     needed = facts.elements * (dtype.itemsize + 4)  # the model, and what is being dequantised
     if needed > free_memory(_CPU):
@@ -101,10 +113,6 @@ def _convert(path: Path, dtype: torch.dtype, target: Path) -> None:
         _save_model(path, facts, dtype, prepared)
         write_manifest(prepared)
         publish(prepared, target)
-    if damage(target) is not None:
-        raise ModelLoadError(
-            f"{target} is damaged and cannot be replaced: remove it, or set RACER_CACHE_DIR to another directory."
-        )
 
 
 def _place(identity: str, dtype: torch.dtype, cache: Path) -> Path:

@@ -1,0 +1,141 @@
+"""What a start costs: nothing is done twice, and no more of it than is needed."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from transformers import modeling_gguf_pytorch_utils as library
+
+from app import collection
+from app.engine import cost, engine, kernels
+from app.engine.config import EngineConfig
+from app.engine.decoder import Decoder
+from app.engine.gguf_reading import read_once
+from app.engine.loading import load_model
+from app.engine.target import PackedTarget
+from racer.drafter import RacerConfig
+from tests.engine.gguf_files import write_gguf
+from tests.engine.test_loading import tiny
+from tests.models import VOCABULARY
+from tests.text.samples import byte_level
+from tests.tiny import loaded
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    tokenizer = byte_level()
+    write_gguf(tmp_path / "made.gguf", tiny("llama", len(tokenizer)), tokenizer)
+    return tmp_path / "made.gguf"
+
+
+def test_a_gguf_file_is_opened_once_and_parsed_twice(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for configuration and tokenizer, once with the weights."""
+    counts: Counter[str] = Counter()
+
+    def counted(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(gguf.GGUFReader, "_build_tensors")
+    counted(library, "load_gguf_checkpoint")
+    counted(gguf, "get_tensor_name_map")
+    patched = gguf.GGUFReader, library.load_gguf_checkpoint, gguf.get_tensor_name_map
+    load_model(str(file), dtype="float32", device="cpu", cache_dir=file.parent / "cache")
+    assert counts == {"_build_tensors": 1, "load_gguf_checkpoint": 2, "get_tensor_name_map": 1}
+    assert (gguf.GGUFReader, library.load_gguf_checkpoint, gguf.get_tensor_name_map) == patched  # as they were
+
+
+def test_readers_of_the_facts_do_not_change_each_others(file: Path) -> None:
+    with read_once(file):
+        first = library.load_gguf_checkpoint(str(file))
+        size = len(first["tokenizer"]["tokens"])
+        first["tokenizer"]["tokens"].clear()
+        first["config"].clear()
+        second = library.load_gguf_checkpoint(str(file))
+        assert len(second["tokenizer"]["tokens"]) == size
+        assert second["config"]["model_type"] == "llama"
+
+
+def test_other_files_are_read_as_ever(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    write_gguf(other, tiny("qwen2", 402), byte_level())
+    with read_once(file):
+        assert library.load_gguf_checkpoint(str(other))["config"]["model_type"] == "qwen2"
+        assert gguf.GGUFReader(other).fields["general.architecture"].contents() == "qwen2"
+
+
+@pytest.mark.parametrize(("gains", "rounds"), [((0.0,), 2), ((0.5, 0.5, 0.0), 4), ((0.5,) * 9, cost.ROUNDS)])
+def test_costs_are_measured_until_they_settle(monkeypatch: pytest.MonkeyPatch, gains: tuple[float, ...], rounds: int) -> None:
+    """gains: by how much the least time falls from one round to the next; the first round only warms up."""
+    decoder = Decoder(PackedTarget(loaded().model), vocab_size=VOCABULARY, top_k=4, prefill_chunk=64)
+    calls: list[int] = []
+
+    def step(_: Any, __: Any, size: int) -> float:
+        calls.append(size)
+        done = calls.count(size) - 1  # 0 while it warms up
+        seconds = 0.001 * size
+        for gain in gains[: max(0, done - 1)]:
+            seconds *= 1.0 - gain
+        return seconds
+
+    monkeypatch.setattr(cost, "_one_step", step)
+    curve = cost.measure(decoder, 64, None, (1, 2, 4))
+    assert [calls.count(size) for size in (1, 2, 4)] == [1 + rounds] * 3
+    assert curve.seconds[1] == pytest.approx(2 * curve.seconds[0])
+
+
+def test_kernels_are_compiled_while_the_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = threading.Event()
+    monkeypatch.setattr(kernels, "warm_up", lambda *_: ready.set())
+
+    def load(*_: Any, **__: Any) -> Any:
+        assert ready.wait(60)
+        return loaded()
+
+    monkeypatch.setattr(engine, "load_model", load)
+    with engine.Engine.from_pretrained("tiny", EngineConfig(prior_rows=0, cost_curve=((1, 0.02), (64, 0.02)))):
+        pass
+
+
+def test_a_failure_to_compile_ahead_is_told_by_the_engine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(kernels, "warm_up", fail)
+    kernels._compile_quietly(EngineConfig())
+    with pytest.raises(RuntimeError, match="no compiler"):
+        kernels.compile_now(EngineConfig())
+
+
+@pytest.mark.parametrize(("policy", "compiled"), [("auto", ("auto",)), ("paper", ("paper", "auto"))])
+def test_the_kernels_of_the_configured_policy_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, policy: Any, compiled: tuple[str, ...]
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(kernels, "warm_up", lambda _, policies: asked.append(policies))
+    kernels.compile_now(EngineConfig(racer=RacerConfig(policy=policy)))
+    assert asked == [compiled]
+
+
+def test_garbage_is_looked_for_seldom_until_the_process_is_ready() -> None:
+    usual, frozen = gc.get_threshold(), gc.get_freeze_count()
+    try:
+        collection.seldom()
+        assert gc.get_threshold()[0] > 10 * usual[0]
+        collection.as_usual()
+        assert gc.get_threshold() == usual
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)
