@@ -38,7 +38,9 @@ def run(
     draft: str = typer.Option(help="Draft model of the same vocabulary"),
     data: list[Path] = typer.Option([], help="JSON lines with `turns`, `prompt` or `text` (and `answer`), or plain text files"),
     mode: str = typer.Option("forced", help="forced: both models read the same text; rollout: decode speculatively"),
-    limit: int | None = typer.Option(None, min=1, help="Pieces of data, taken from the files in turn; all where not given"),
+    limit: int | None = typer.Option(
+        None, min=1, help="Pieces of data, taken from the files in turn; all where not given; a later run may raise it"
+    ),
     part: str = typer.Option("0:1", help="Part of each file by fractions, such as 0:0.667 for its first two thirds"),
     max_tokens: int = typer.Option(256, min=1, help="Tokens of an answer at most (rollout, or with --generate)"),
     gamma: int = typer.Option(6, min=1, max=64, help="Draft length (rollout)"),
@@ -76,13 +78,15 @@ def run(
         given = {"mode": mode, "target": target, "draft": draft, "max_tokens": max_tokens, "gamma": gamma, "generate": generate}
         journal = Journal(
             out,
-            given | {"dtype": dtype, "data": [named_digest(path) for path in data], "limit": limit, "part": part},
+            given | {"dtype": dtype, "data": [named_digest(path) for path in data], "part": part},
             fresh=fresh,
         )
     except (CalibrationDataError, LineLogError) as error:
         raise SettingsError(str(error)) from error
     if mode == "forced" and not generate and all(item.prompt is not None and item.text is None for item in items):
         typer.echo(f"note: {NO_ANSWERS}", err=True)
+    if more := len(journal.readings.keys() - {item.key for item in items}):
+        typer.echo(f"note: {more} texts that an earlier run read beyond --limit are in the table too", err=True)
     # The engine has no store: what it counts while it decodes would reach the store beside the table, and count twice.
     config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True))
     with (
@@ -104,17 +108,22 @@ def run(
                 report=_show,
             )
         except KeyboardInterrupt:
-            typer.echo(f"\nstopped; {len(journal.readings)} of {len(items)} texts are kept in {out}", err=True)
+            done = sum(item.key in journal.readings for item in items)
+            typer.echo(f"\nstopped; {done} of {len(items)} texts are kept in {out}", err=True)
             raise
         finally:
             journal.close()
         report = _write(engine, journal, mode, corrections.fingerprint, other, out)
-    kept = ""
-    if store != "none":
-        new = add_to_store(kept_in, corrections.fingerprint, journal.divergences().entries(), journal.batch_id())
-        kept = ", added to the store" if new else "; the store got them before (`racer-csd ocm merge` adds them once more)"
+    kept = "" if store == "none" else _stored(add_to_store(kept_in, corrections.fingerprint, journal.batches), journal)
     _print(report)
     typer.echo(f"\n{report['entries']} pairs in {out / 'table.jsonl'}{kept}")
+
+
+def _stored(new: int, journal: Journal) -> str:
+    """What became of the journal's batches, of which so many were new to the store."""
+    if not new:
+        return "; the store got them before (`racer-csd ocm merge` adds them once more)"
+    return ", added to the store" if new == len(journal.batches) else "; the store got those of the new texts"
 
 
 def _other_table(path: Path, fingerprint: str) -> list[Entry]:

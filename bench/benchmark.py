@@ -54,11 +54,12 @@ class Benchmark:
         self._memory = PeakMemory(target.device)
         models = [target] if draft is None else [target, draft]
         attention = [loaded.model.config._attn_implementation for loaded in models]
+        self.memory = None if config else ModelMemory(cache_directory(), target)
         drafted = draft if any(mode.drafted for mode in plan.modes) else None
         self.engine = Engine(
             target,
             config or engine_config(plan),
-            memory=None if config else ModelMemory(cache_directory(), target),
+            memory=self.memory,
             draft=drafted,
             draft_memory=None if config or drafted is None else ModelMemory(cache_directory(), drafted, drafts=True),
         )

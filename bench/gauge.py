@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from app.engine.device import choose_threads
 from app.engine.loading import load_model
+from app.engine.neighbours import Watch
 from app.metrics import Metrics
 from bench.benchmark import Benchmark
 from bench.engine_runner import Clock, EngineRunner
@@ -19,6 +20,7 @@ from bench.prepare import prepare
 from bench.questions import read_questions, spread
 
 TOLERANCE = 0.1  # of the measured speedup
+AGREES, DIFFERS, DISTURBED = 0, 1, 3  # exit codes; 2 is wrong usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class GaugeCheck:
 
     counters: the ratio of the two counters over the whole run. gauge: of its last minute of decoding. measured: seconds that
     plain decoding took per token, times the tokens, over the seconds that speculation took for them. plain_counters: the
-    counters' ratio of the plain answers, 1 where the calibration is right.
+    counters' ratio of the plain answers, 1 where the calibration is right. others: cores that other programs used meanwhile,
+    or while the steps were calibrated, where they were too many; programs: the busiest of them, by name.
     """
 
     counters: float
@@ -38,14 +41,23 @@ class GaugeCheck:
     seconds: float
     plain_step_seconds: float
     plain_counters: float
+    others: float = 0.0
+    programs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
         """By how much of the measured speedup the counters are off."""
         return self.counters / self.measured - 1.0
 
+    @property
+    def exit_code(self) -> int:
+        """A difference beside other work is no fault of the gauge: the clock of one answer is not that of the next."""
+        if abs(self.error) <= TOLERANCE:
+            return AGREES
+        return DISTURBED if self.others else DIFFERS
+
     def describe(self) -> str:
-        return (
+        text = (
             f"{self.questions} questions, {self.tokens} tokens after the first ones in {self.seconds:.1f} s of decoding\n"
             f"speedup by the clock    {self.measured:.3f}\n"
             f"speedup by the counters {self.counters:.3f} ({self.error:+.1%})\n"
@@ -53,6 +65,17 @@ class GaugeCheck:
             f"the same of the plain answers {self.plain_counters:.3f}\n"
             f"racer_plain_step_seconds {self.plain_step_seconds:.4f}"
         )
+        if self.others:
+            names = ", ".join(f"{name} {cores:.1f}" for name, cores in self.programs.items())
+            text += f"\nother programs used {self.others:.1f} cores meanwhile{f' ({names})' if names else ''}"
+        return text + VERDICTS[self.exit_code]
+
+
+VERDICTS = {
+    AGREES: "",
+    DIFFERS: f"\nthe counters are more than {TOLERANCE:.0%} off the clock",
+    DISTURBED: "\nclock and counters differ, but beside such load nothing follows from it: measure again on a quiet machine",
+}
 
 
 def measure(plan: Plan) -> GaugeCheck:
@@ -64,7 +87,11 @@ def measure(plan: Plan) -> GaugeCheck:
         prepare(benchmark.engine)
         prompts = [benchmark.prompt(question.turns[:1], []) for question in questions]
         room = benchmark.engine.info.max_context - plan.max_tokens
-        return check(benchmark, [prompt for prompt in prompts if len(prompt) <= room])
+        memory = benchmark.memory
+        watch = Watch(0 if memory is None else memory.spare)
+        found = check(benchmark, [prompt for prompt in prompts if len(prompt) <= room])
+        others = max(watch.disturbance(), 0.0 if memory is None else memory.disturbed)
+        return replace(found, others=others, programs=watch.busiest())
 
 
 def check(benchmark: Benchmark, prompts: Sequence[Sequence[int]], clock: Clock = time.perf_counter) -> GaugeCheck:

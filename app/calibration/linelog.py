@@ -19,13 +19,22 @@ class LineLog:
     """First a header that tells the run, then entries, each on the disk at once."""
 
     def __init__(
-        self, path: Path, header: dict[str, Any], take: Callable[[dict[str, Any]], None], *, fresh: bool = False
+        self,
+        path: Path,
+        header: dict[str, Any],
+        take: Callable[[dict[str, Any]], None],
+        *,
+        fresh: bool = False,
+        once: frozenset[str] = frozenset(),
     ) -> None:
         """take: gets each entry of an earlier run; what it raises of ValueError, KeyError and TypeError is a damaged line.
+        once: settings that headers named once, and that tell no runs apart.
 
         Raises LineLogError for a damaged file and for one of a run with another header, unless `fresh` drops it.
         """
         self.path = path
+        self._once = once
+        self.outdated = False  # whether the header has one of these
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if fresh:
@@ -60,6 +69,9 @@ class LineLog:
                     take(entry)
             except (ValueError, KeyError, TypeError) as error:
                 raise LineLogError(f"{self.path}, line {number}: damaged; give --fresh or another --out") from error
+            if number == 1 and isinstance(entry, dict):
+                self.outdated = not self._once.isdisjoint(entry)
+                entry = {name: value for name, value in entry.items() if name not in self._once}
             if number == 1 and entry != header:
                 if len(lines) == 1:  # nothing was done yet: most likely a model that could not be loaded
                     os.truncate(self.path, 0)

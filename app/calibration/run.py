@@ -66,6 +66,7 @@ def calibrate(
         pace = (now - started) / (done - (len(items) - len(left)))
         rate = journal.tokens / journal.seconds if journal.seconds else 0.0
         report(Progress(done, len(items), events, rate, pace * (len(items) - done)))
+    journal.seal()
 
 
 def _forced(engine: Engine, items: Sequence[Item], max_tokens: int, *, generate: bool) -> Iterator[tuple[Reading, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.engine.errors import InvalidRequest
@@ -95,15 +95,15 @@ class Corrections:
         return rule_of(self.config, asked)
 
 
-def add_to_store(config: CsdConfig, table: str, entries: Sequence[Entry], batch: str) -> bool:
-    """Add counts to the store of `config` without serving from it; False where it had taken this batch before.
+def add_to_store(config: CsdConfig, table: str, batches: Iterable[tuple[str, Sequence[Entry]]]) -> int:
+    """Add batches (name, counts) to the store of `config` without serving from it; how many of them it had not taken before.
 
     Raises StoreError.
     """
     corrections = Corrections(config, table)
     corrections.start()
     try:
-        return corrections.add(entries, batch)
+        return sum(corrections.add(entries, name) for name, entries in batches)
     finally:
         corrections.close()
 

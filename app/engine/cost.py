@@ -62,6 +62,7 @@ class ModelMemory:
         self._path = cache / "measured" / f"{model}-{machine}{'-draft' if drafts else ''}.json"
         self.read = read
         threads = torch.get_num_threads() if loaded.device.type == "cpu" else 1  # one thread feeds an accelerator
+        self.disturbed = 0.0  # cores that other programs used while it was measured, where they were too many
         self.spare = max(0, allowed_cpus() - threads)
         self.prior_path = cache / "measured" / f"{model}.npz"
 
@@ -95,7 +96,7 @@ def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = Non
         return kept
     before = memory.read()
     curve = _measured(decoder, max_context, sizes)
-    taken = disturbance(before, memory.read(), memory.spare)
+    memory.disturbed = taken = disturbance(before, memory.read(), memory.spare)
     if taken:
         logger.info("other programs used %.1f cores meanwhile: these costs are not kept, the next start measures again", taken)
     else:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 BUSY = 0.25  # cores: more than this, taken from the threads that are measured, makes steps look dearer than they are
 TICKS = 0.1  # seconds: the system counts work in ticks, so the shortest measurement must not find a neighbour in one of them
+NAMED = 3  # programs
+NOTICED = 0.05  # cores
 _WORK = (0, 1, 2, 5, 6, 7)  # user, nice, system, interrupts, soft interrupts, and what other virtual machines took
 
 
@@ -41,3 +44,46 @@ def disturbance(before: Reading | None, after: Reading | None, spare: int) -> fl
     others = after.busy - before.busy - (after.own - before.own) - TICKS
     cores = others / (after.clock - before.clock)
     return cores if cores > spare + BUSY else 0.0
+
+
+def read_programs(proc: Path = Path("/proc")) -> dict[int, tuple[str, float]]:
+    """Name and seconds of work so far of each other process that may be seen; empty where the system does not tell."""
+    found: dict[int, tuple[str, float]] = {}
+    for directory in proc.glob("[0-9]*"):
+        try:
+            before, _, rest = (directory / "stat").read_text().rpartition(")")  # a name may hold spaces and brackets
+            user, system = rest.split()[11:13]
+            found[int(directory.name)] = before.partition("(")[2], (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, AttributeError):
+            continue
+    found.pop(os.getpid(), None)
+    return found
+
+
+def busiest(
+    before: Mapping[int, tuple[str, float]], after: Mapping[int, tuple[str, float]], seconds: float
+) -> dict[str, float]:
+    """Cores that other programs used between two readings, by name, the busiest first; at most NAMED, none below NOTICED."""
+    cores: dict[str, float] = {}
+    for number, (name, worked) in after.items():
+        known, earlier = before.get(number, (name, 0.0))
+        cores[name] = cores.get(name, 0.0) + (worked - (earlier if known == name else 0.0)) / max(seconds, TICKS)
+    ranked = sorted(cores.items(), key=lambda entry: -entry[1])
+    return {name: used for name, used in ranked[:NAMED] if used >= NOTICED}
+
+
+class Watch:
+    """What other programs do from now on."""
+
+    def __init__(self, spare: int) -> None:
+        """spare: as for `disturbance`."""
+        self._spare = spare
+        self._started, self._programs, self._processors = time.monotonic(), read_programs(), read_processors()
+
+    def disturbance(self) -> float:
+        """Cores that they used so far, where that was too many; else 0."""
+        return disturbance(self._processors, read_processors(), self._spare)
+
+    def busiest(self) -> dict[str, float]:
+        """Cores by name, the busiest first."""
+        return busiest(self._programs, read_programs(), time.monotonic() - self._started)

@@ -53,6 +53,24 @@ def test_the_store_holds_the_table_once(run: Call, tmp_path: Path, words: tuple[
     store.close()
 
 
+def test_a_larger_limit_reads_and_adds_the_new_texts_alone(run: Call, tmp_path: Path) -> None:
+    whole = run("--out", str(tmp_path / "whole"), "--store", "none")
+    assert run("--limit", "1").endswith("added to the store\n")
+    first = (tmp_path / "out" / "journal.jsonl").read_text()
+    assert "the store got those of the new texts" in run("--limit", "2")
+    journal = (tmp_path / "out" / "journal.jsonl").read_text()
+    assert journal.startswith(first) and journal.count('"key"') == 2
+    assert "the store got those of the new texts" in run()
+    assert "got them before" in run("--limit", "2")
+    table = tmp_path / "out" / "table.jsonl"
+    assert table.read_text() == (tmp_path / "whole" / "table.jsonl").read_text()
+    fingerprint = json.loads(table.read_text().splitlines()[0])["fingerprint"]
+    store = Driven(f"sqlite:{tmp_path / 'ocm.sqlite3'}", fingerprint)
+    assert store.counts() == {(draft, target): count for draft, target, count in read(table, fingerprint)}
+    store.close()
+    assert "3 texts" in whole
+
+
 def test_data_that_was_moved_is_still_the_same(run: Call, tmp_path: Path) -> None:
     run()
     (tmp_path / "elsewhere").mkdir()

@@ -210,7 +210,7 @@ def test_gauge_prints_clock_and_counters_and_judges(
     assert clock > 0 and counters > 0
     assert "racer_speedup_ratio" in shown
     off = abs(counters / clock - 1.0)
-    assert code == (off > 0.1) or off == pytest.approx(0.1, abs=0.002)
+    assert (code in (1, 3)) == (off > 0.1) or off == pytest.approx(0.1, abs=0.002)
 
 
 @pytest.mark.parametrize(("words", "reason"), [(["--mode", "hf-plain"], "mode of ours"), (["--mode", "plain"], "mode of ours")])

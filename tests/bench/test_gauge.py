@@ -14,7 +14,7 @@ from app.engine.request import GenerationRequest, SamplingParams, SpeculationPar
 from app.metrics import Metrics
 from bench.benchmark import Benchmark
 from bench.errors import BenchError
-from bench.gauge import GaugeCheck, check
+from bench.gauge import GaugeCheck, check, measure
 from tests.bench.support import plan, write_questions
 from tests.tiny import loaded, tiny_engine
 
@@ -115,3 +115,41 @@ def test_the_report_names_all_three_figures() -> None:
     text = GaugeCheck(1.52, 1.49, 1.6, 3, 300, 4.0, 0.03, 0.98).describe()
     assert all(figure in text for figure in ("1.600", "1.520 (-5.0%)", "1.490", "0.980", "0.0300"))
     assert math.isclose(GaugeCheck(1.1, 1.0, 1.0, 1, 1, 1.0, 0.03, 1.0).error, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("counters", "others", "code", "said"),
+    [
+        (1.05, 0.0, 0, ""),
+        (1.05, 1.3, 0, "other programs used 1.3 cores meanwhile (python 1.1, sh 0.2)"),
+        (1.2, 0.0, 1, "more than 10% off the clock"),
+        (0.8, 1.3, 3, "other programs used 1.3 cores meanwhile (python 1.1, sh 0.2)"),
+        (0.8, 1.3, 3, "measure again on a quiet machine"),
+    ],
+)
+def test_a_difference_beside_other_work_is_not_laid_to_the_gauge(counters: float, others: float, code: int, said: str) -> None:
+    found = GaugeCheck(counters, 1.0, 1.0, 1, 1, 1.0, 0.03, 1.0, others, {"python": 1.1, "sh": 0.2})
+    assert found.exit_code == code
+    assert said in found.describe()
+    assert ("quiet machine" in found.describe()) is (code == 3)
+    assert ("off the clock" in found.describe()) is (code == 1)
+
+
+@pytest.mark.parametrize(("while_calibrated", "meanwhile"), [(0.0, 0.0), (1.5, 0.0), (0.0, 1.5), (0.5, 1.5)])
+def test_load_counts_from_the_calibration_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, while_calibrated: float, meanwhile: float
+) -> None:
+    def disturbed(benchmark: Benchmark, prompts: Any) -> GaugeCheck:
+        assert benchmark.memory is not None and len(prompts) == 1
+        benchmark.memory.disturbed = while_calibrated
+        return GaugeCheck(2.0, 1.0, 1.0, 1, 1, 1.0, 0.03, 1.0)
+
+    monkeypatch.setattr("bench.gauge.check", disturbed)
+    monkeypatch.setattr("bench.gauge.load_model", lambda *_, **__: loaded())
+    monkeypatch.setattr("app.engine.cost._one_step", lambda *_: 0.02)
+    monkeypatch.setattr("app.engine.neighbours.disturbance", lambda *_: meanwhile)
+    monkeypatch.setattr("app.engine.neighbours.busiest", lambda *_: {"make": 1.5})
+    found = measure(plan(write_questions(tmp_path / "q.jsonl", "a"), "auto", prior_rows=0))
+    assert found.others == max(while_calibrated, meanwhile)
+    assert found.exit_code == (3 if found.others else 1)
+    assert found.programs == {"make": 1.5}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.neighbours import Reading, disturbance, read_processors
+from app.engine.neighbours import Reading, busiest, disturbance, read_processors, read_programs
 
 BEFORE = Reading(50.0, 1000.0, 30.0)
 
@@ -47,3 +47,22 @@ def test_work_on_the_processors_of_this_process_counts(tmp_path: Path) -> None:
     assert reading is not None
     assert reading.busy == pytest.approx(len(own) * 197 / os.sysconf("SC_CLK_TCK"))
     assert reading.own > 0
+
+
+def test_programs_are_read_by_name_and_work(tmp_path: Path) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    for number, name, user, system in ((7, "make", 2, 1), (8, "a (b) c", 5, 0), (os.getpid(), "pytest", 90, 9)):
+        (tmp_path / str(number)).mkdir()
+        fields = [str(number), f"({name})", "R", *["0"] * 10, str(user * ticks), str(system * ticks), "0", "0"]
+        (tmp_path / str(number) / "stat").write_text(" ".join(fields))
+    (tmp_path / "9").mkdir()  # one that ended
+    (tmp_path / "uptime").write_text("1 2")
+    assert read_programs(tmp_path) == {7: ("make", 3.0), 8: ("a (b) c", 5.0)}
+    assert read_programs(tmp_path / "none") == {}
+
+
+def test_the_busiest_programs_are_named() -> None:
+    before = {1: ("init", 50.0), 2: ("cc", 3.0), 3: ("old", 9.0), 4: ("sh", 1.0)}
+    after = {1: ("init", 50.1), 2: ("cc", 7.0), 3: ("new", 4.0), 4: ("sh", 2.0), 5: ("cc", 6.0), 6: ("tail", 1.1)}
+    assert busiest(before, after, 10.0) == {"cc": 1.0, "new": 0.4, "tail": pytest.approx(0.11)}
+    assert busiest(before, before, 10.0) == {}
