@@ -39,12 +39,14 @@ def run(plan: Plan, directory: Path, *, fresh: bool = False) -> dict[str, Any]:
 def _run(plan: Plan, outcome: Outcome, questions: list[Question], store: Store) -> dict[str, Any]:
     choose_threads(plan.threads)
     target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
-    asked = any(mode.needs_draft for mode in plan.modes)
-    draft = load_model(plan.draft, dtype=plan.dtype, device=plan.device) if plan.draft and asked else None
+    needed = any(mode.needs_draft for mode in plan.modes)
+    draft = load_model(plan.draft, dtype=plan.dtype, device=plan.device) if plan.draft and needed else None
     with Benchmark(plan, target, draft) as benchmark:
         turns = sum(len(benchmark.turns(question)) for question in outcome.questions)
         try:
-            with Reporter(turns * len(plan.modes), store.resumed, len(plan.modes)) as reporter:
+            asked = {question.key for question in outcome.questions}
+            done = sum(question in asked for question, _, _ in store.results)
+            with Reporter(turns * len(plan.modes), done, len(plan.modes)) as reporter:
                 benchmark.run(outcome, questions, store, reporter)
         except KeyboardInterrupt:
             _finish(plan, outcome, benchmark, store)

@@ -14,6 +14,7 @@ from csd.files import sync, write_whole
 
 SETTINGS, RESULTS = "settings.json", "results.jsonl"
 OUTPUTS = (SETTINGS, RESULTS, "report.json", "report.md")
+FREE = frozenset({"limit"})  # settings that a run which goes on may have changed: the questions of a smaller one come first
 
 
 class Store:
@@ -64,10 +65,13 @@ class Store:
         if not self._has_results():  # nothing was done yet: most likely a model that could not be loaded
             write_whole(path, json.dumps(settings, indent=2) + "\n")
             return
-        other = sorted(name for name in settings.keys() | found.keys() if settings.get(name) != found.get(name))
+        names = (settings.keys() | found.keys()) - FREE
+        other = sorted(name for name in names if settings.get(name) != found.get(name))
         if other:
             said = ", ".join(f"{name} (there {found.get(name)!r}, now {settings.get(name)!r})" for name in other)
             raise BenchError(f"{self.directory} holds a run with other settings: {said}; give --fresh or another --out")
+        if settings != found:
+            write_whole(path, json.dumps(settings, indent=2) + "\n")
 
     def _has_results(self) -> bool:
         path = self.directory / RESULTS

@@ -24,6 +24,9 @@ from csd.exchange import ExchangeError, read
 from csd.files import write_whole
 from csd.memory import Entry
 
+# what headers say otherwise, or not at all: the problems of a smaller limit come first in a larger one
+NOT_TOLD = ("threads", "data", "table", "part", "limit")
+
 
 @dataclass(frozen=True, slots=True)
 class QualityPlan:
@@ -52,7 +55,7 @@ class QualityPlan:
 
     def settings(self) -> dict[str, Any]:
         """What a run that goes on must have in common with the one before."""
-        plain = {name: value for name, value in asdict(self).items() if name not in ("threads", "data", "table", "part")}
+        plain = {name: value for name, value in asdict(self).items() if name not in NOT_TOLD}
         digests = [named_digest(path) for path in self.data if path.exists()]
         table = content_digest(self.table) if self.table and self.table.exists() else None
         if math.isinf(self.csd_lambda):
@@ -99,9 +102,12 @@ def measure(plan: QualityPlan, directory: Path, *, fresh: bool = False) -> str:
                 "max_tokens": plan.max_tokens,
                 "together": plan.together,
             }
-            report = build(list(results.outcomes.values()), names(modes), plan.seed, environment)
+            told = {**plan.settings(), "limit": plan.limit}
+            asked = {problem.key for problem in problems}
+            outcomes = [outcome for outcome in results.outcomes.values() if outcome.problem in asked]
+            report = build(outcomes, names(modes), plan.seed, environment)
             if report["problems"]:
-                write_whole(directory / "report.json", json.dumps({"settings": plan.settings(), **report}, indent=2) + "\n")
+                write_whole(directory / "report.json", json.dumps({"settings": told, **report}, indent=2) + "\n")
                 write_whole(directory / "report.md", as_markdown(report))
                 sys.stderr.write(f"{report['problems']} problems; wrote report.json and report.md in {directory}\n")
     return as_markdown(report)

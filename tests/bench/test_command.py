@@ -142,6 +142,11 @@ def test_results_that_are_there_are_said_to_be(
     assert "earlier run" not in capsys.readouterr().err
     assert run(monkeypatch, *arguments(tmp_path, model)) == 0
     assert "12 results of an earlier run are taken from" in capsys.readouterr().err
+    for limit, questions in (("4", 4), ("2", 2)):  # a larger one goes on, a smaller one judges what it asks for
+        assert run(monkeypatch, *arguments(tmp_path, model), "--limit", limit) == 0
+        report = json.loads((tmp_path / "o" / "report.json").read_text())
+        assert (report["environment"]["questions"], report["environment"]["status"]) == (questions, "complete")
+    assert len((tmp_path / "o" / "results.jsonl").read_text().splitlines()) == 16
 
 
 def test_questions_that_are_all_too_long_are_an_error(

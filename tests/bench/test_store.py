@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
     assert "target" not in str(raised.value)
     assert "--fresh" in str(raised.value)
     assert len((tmp_path / RESULTS).read_text().splitlines()) == 2
+
+
+def test_a_run_may_go_on_with_another_limit(tmp_path: Path) -> None:
+    store = Store(tmp_path, {**SETTING, "limit": 1})
+    store.add(result("a", "plain", range(5), 1.0))
+    store.close()
+    for limit in (3, None):
+        store = Store(tmp_path, {**SETTING, "limit": limit})
+        assert (store.resumed, json.loads((tmp_path / SETTINGS).read_text())["limit"]) == (1, limit)
+        store.close()
 
 
 def test_fresh_drops_what_is_there(tmp_path: Path) -> None:
