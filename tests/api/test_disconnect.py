@@ -12,6 +12,9 @@ import httpx
 import pytest
 
 from app.api.disconnect import run_until_gone
+from app.api.generations import Generations
+from app.engine.request import GenerationRequest
+from app.metrics import Metrics
 from tests.api.support import CHAT, COMPLETIONS, HELLO, samples, served
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
@@ -133,3 +136,34 @@ def test_a_connection_that_breaks_while_something_is_sent_is_a_client_that_left(
         with pytest.raises(type(error)):
             asyncio.run(run())
     assert ends == [1]
+
+
+def test_a_client_that_leaves_while_its_choices_are_queued() -> None:
+    """The one on its way in is dropped as well, and the rest never comes in."""
+    cancelled: list[int] = []
+
+    class Handle:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def cancel(self) -> None:
+            cancelled.append(self.number)
+
+    class Slow:
+        """Takes its time over the second one."""
+
+        taken = 0
+
+        def submit(self, request: GenerationRequest, sink: Any) -> Handle:
+            self.taken += 1
+            if self.taken == 2:
+                generations.cancel()  # on the event loop, meanwhile
+            return Handle(self.taken)
+
+    async def made() -> Generations:
+        return Generations(Metrics())
+
+    generations, engine = asyncio.run(made()), Slow()
+    generations.submit(engine, [GenerationRequest((1,))] * 3)  # type: ignore[arg-type]
+    assert engine.taken == 2
+    assert sorted(set(cancelled)) == [1, 2]

@@ -248,3 +248,8 @@ def test_a_refusal_says_what_is_allowed(body: dict[str, Any], message: str) -> N
     with client_of(SyntheticEngine, max_per_key=1) as client:
         reply = client.post(CHAT, json={"messages": HELLO, **body})
     assert (reply.status_code, reply.json()["error"]["message"]) == (400, message)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0, "1"), (1, "1"), (7, "7")])
+def test_nobody_is_told_to_come_again_at_once(seconds: int, told: str) -> None:
+    assert as_api_error(QueueFull(seconds)).headers["Retry-After"] == told
