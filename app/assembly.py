@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.engine.interruption import told
 from app.settings import ENV_PREFIX, Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 def load_engine(settings: Settings) -> Engine:
     """The engine of these settings. Raises ModelLoadError."""
+    with told(settings.target):  # the imports, too, take seconds
+        return _load(settings)
+
+
+def _load(settings: Settings) -> Engine:
     from app.engine.engine import Engine, EngineConfig
     from racer.drafter import RacerConfig
 

@@ -12,6 +12,7 @@ import typer
 from app.assembly import load_engine
 from app.engine.dtypes import DTYPE_HELP
 from app.settings import SettingsError, read_settings
+from app.termination import stoppable
 
 
 def chat(
@@ -49,7 +50,8 @@ def chat(
         raise typer.Exit(terminal.run())
     settings = read_settings(own | ({"allow_csd": True} if verifier == "csd" else {}))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    engine = load_engine(settings)
+    with stoppable():
+        engine = load_engine(settings)
     try:
         info = engine.info
         terminal = Terminal(partial(EngineAnswer, engine), dialogue)

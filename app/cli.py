@@ -27,6 +27,7 @@ from app.engine.request import DrafterName, GenerationRequest, SamplingParams, S
 from app.info_cli import info
 from app.ocm_cli import ocm
 from app.settings import SettingsError, check_together, read_settings, unknown_variables
+from app.termination import INTERRUPTED, TERMINATED, leave, stoppable
 
 if TYPE_CHECKING:  # the model libraries take seconds to import: only commands that need them pay
     from app.engine.interface import EngineInterface
@@ -46,13 +47,20 @@ cli = typer.Typer(
 
 
 def main() -> None:
-    """Entry point. Exit code 0: all went well, 1: a failure, 2: wrong usage, 130: Ctrl-C. Errors are one line on stderr."""
+    """Entry point. Exit code 0: all went well, 1: a failure, 2: wrong usage, 130: Ctrl-C, 143: SIGTERM.
+
+    Errors are one line on stderr.
+    """
     _spin_briefly()
     collection.seldom()
     try:
         cli()
+    except SystemExit as end:
+        if end.code in (INTERRUPTED, TERMINATED):
+            leave(end.code)
+        raise
     except KeyboardInterrupt:
-        sys.exit(130)
+        leave(INTERRUPTED)
     except SettingsError as error:
         _fail(str(error), USAGE)
     except Exception as error:
@@ -93,7 +101,7 @@ def serve(**flags: Any) -> None:
 def _die_of_sigterm() -> None:
     """Until the server has a handler: process 1 of a container has no default action, and would never see the signal."""
     if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
 
 
 cli.command("serve")(with_setting_flags(serve))
@@ -138,7 +146,8 @@ def generate(
     check_together(settings)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     text = sys.stdin.read() if prompt == "-" else prompt
-    engine = load_engine(settings)
+    with stoppable():
+        engine = load_engine(settings)
     try:
         _print_answer(engine, text, max_tokens, temperature, seed, settings.drafter, raw=raw)
     finally:

@@ -20,6 +20,7 @@ from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineError
 from app.engine.model_cache import cache_directory
 from app.settings import Settings, read_settings, unknown_variables
+from app.termination import stoppable
 
 if TYPE_CHECKING:
     from app.engine.engine import Engine
@@ -89,7 +90,8 @@ def _plain(value: Any) -> Any:
 def loaded(settings: Settings) -> dict[str, Any]:
     """The model, what a step costs, and the store; or the error that kept it from loading."""
     try:
-        engine = load_engine(settings)
+        with stoppable():
+            engine = load_engine(settings)
     except EngineError as error:
         return {"error": str(error)}
     try:

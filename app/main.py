@@ -29,6 +29,8 @@ from app.api.openapi import describe
 from app.api.service import Service
 from app.connections import watched_protocol
 from app.engine.interface import EngineInterface
+from app.engine.interruption import stopped_while_loading
+from app.engine.model_cache import drop_unfinished
 from app.metrics import Metrics, package_version
 from app.settings import Settings
 from app.systemd import Notifier
@@ -151,7 +153,7 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
 
     if service.keys.open and not is_loopback(host):
         logger.warning("no API key is set: whoever reaches %s may use this server; set api_keys (RACER_API_KEYS)", url)
-    server = _server(config, stop)
+    server = _server(config, stop, lambda: service.loading, settings.target)
     logger.info("listening on %s, loading %s", url, settings.target)
     server.run(sockets=[listener])
     logger.info("stopped")
@@ -163,16 +165,22 @@ def run(settings: Settings, engine_factory: Callable[[], EngineInterface], expla
     return code
 
 
-def _server(config: uvicorn.Config, stop: Callable[[], None]) -> uvicorn.Server:
+def _server(config: uvicorn.Config, stop: Callable[[], None], loading: Callable[[], bool], name: str) -> uvicorn.Server:
+    """loading: whether the model is. name: of the model."""
+
     class Server(uvicorn.Server):
         """Code 0 after a signal: new requests get 503 while what runs may end, then the rest gets an error, then it closes.
 
-        The listener stays open meanwhile, so that a load balancer can see /ready turn red. A second signal ends all at once.
+        The listener stays open meanwhile, so that a load balancer can see /ready turn red. A second signal ends all at once; so
+        does the first one while the model loads, when there is nothing to finish.
         """
 
         stopping = False
 
         def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
+            if loading():
+                drop_unfinished()
+                _leave_at_once(128 + sig, stopped_while_loading(name))
             if self.stopping:
                 _leave_at_once(130 if sig == signal.SIGINT else 1, "a second signal: stopped at once")
             self.stopping = True

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 import typer
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes: 128 and the signal's number
+
+
+def leave(code: int | str | None) -> NoReturn:
+    """End the process past the interpreter's own end: a thread that still compiles kernels would crash in it or hold it up."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    logging.shutdown()
+    os._exit(code if isinstance(code, int) else 1)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from app.engine.device import choose_threads
+from app.engine.interruption import told
 from app.engine.loading import load_model
 from app.engine.neighbours import Watch
 from app.metrics import Metrics
@@ -82,8 +83,9 @@ def measure(plan: Plan) -> GaugeCheck:
     """Load the plan's target and check the gauge on its questions. Raises BenchError and ModelLoadError."""
     questions = spread(read_questions(plan.data), plan.limit)
     choose_threads(plan.threads)
-    target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
-    with Benchmark(plan, target) as benchmark:
+    with told(plan.target):
+        loaded = Benchmark(plan, load_model(plan.target, dtype=plan.dtype, device=plan.device))
+    with loaded as benchmark:
         prepare(benchmark.engine)
         prompts = [benchmark.prompt(question.turns[:1], []) for question in questions]
         room = benchmark.engine.info.max_context - plan.max_tokens

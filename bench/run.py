@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.engine.device import choose_threads
+from app.engine.interruption import told
 from app.engine.loading import load_model
 from bench import environment as facts
 from bench.benchmark import Benchmark, Outcome
@@ -37,11 +38,7 @@ def run(plan: Plan, directory: Path, *, fresh: bool = False) -> dict[str, Any]:
 
 
 def _run(plan: Plan, outcome: Outcome, questions: list[Question], store: Store) -> dict[str, Any]:
-    choose_threads(plan.threads)
-    target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
-    needed = any(mode.needs_draft for mode in plan.modes)
-    draft = load_model(plan.draft, dtype=plan.dtype, device=plan.device) if plan.draft and needed else None
-    with Benchmark(plan, target, draft) as benchmark:
+    with _loaded(plan) as benchmark:
         turns = sum(len(benchmark.turns(question)) for question in outcome.questions)
         try:
             asked = {question.key for question in outcome.questions}
@@ -55,6 +52,15 @@ def _run(plan: Plan, outcome: Outcome, questions: list[Question], store: Store) 
             room = benchmark.engine.info.max_context
             raise BenchError(f"no question fits the context of {room} tokens with --max-tokens {plan.max_tokens}")
         return _finish(plan, outcome, benchmark, store)
+
+
+def _loaded(plan: Plan) -> Benchmark:
+    choose_threads(plan.threads)
+    with told(plan.target):
+        target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
+        needed = any(mode.needs_draft for mode in plan.modes)
+        draft = load_model(plan.draft, dtype=plan.dtype, device=plan.device) if plan.draft and needed else None
+        return Benchmark(plan, target, draft)
 
 
 def _finish(plan: Plan, outcome: Outcome, benchmark: Benchmark, store: Store) -> dict[str, Any]:

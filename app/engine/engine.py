@@ -21,6 +21,7 @@ from app.engine.events import EngineObserver, EventSink
 from app.engine.identity import table_fingerprint
 from app.engine.instruments import Instruments
 from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, ModelInfo
+from app.engine.interruption import told
 from app.engine.kernels import compile_ahead, compile_now
 from app.engine.loading import LoadedModel, load_model
 from app.engine.model_cache import cache_directory
@@ -169,28 +170,30 @@ class Engine(ProgramCalls, Instruments):
 
         draft: a smaller model of the target's vocabulary, named the same way.
         """
-        check_drafter(config or EngineConfig(), draft is not None)
-        choose_threads(threads)
-        compile_ahead(config or EngineConfig())
-        loaded = load_model(
-            target,
-            dtype=dtype,
-            device=device,
-            cache_dir=cache_dir,
-            chat_template=chat_template,
-            parse_special_tokens=parse_special_tokens,
-        )
-        cache = cache_directory(cache_dir)
-        small = load_model(draft, dtype=dtype, device=device, cache_dir=cache_dir) if draft is not None else None
-        return cls(
-            loaded,
-            config or EngineConfig(),
-            name=served_name,
-            observer=observer,
-            memory=ModelMemory(cache, loaded),
-            draft=small,
-            draft_memory=None if small is None else ModelMemory(cache, small, drafts=True),
-        )
+        with told(target):
+            config = config or EngineConfig()
+            check_drafter(config, draft is not None)
+            choose_threads(threads)
+            compile_ahead(config)
+            loaded = load_model(
+                target,
+                dtype=dtype,
+                device=device,
+                cache_dir=cache_dir,
+                chat_template=chat_template,
+                parse_special_tokens=parse_special_tokens,
+            )
+            cache = cache_directory(cache_dir)
+            small = load_model(draft, dtype=dtype, device=device, cache_dir=cache_dir) if draft is not None else None
+            return cls(
+                loaded,
+                config,
+                name=served_name,
+                observer=observer,
+                memory=ModelMemory(cache, loaded),
+                draft=small,
+                draft_memory=None if small is None else ModelMemory(cache, small, drafts=True),
+            )
 
     # -- what the API uses -----------------------------------------------------------------------------------------------
 

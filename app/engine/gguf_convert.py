@@ -168,7 +168,8 @@ def _save_model(path: Path, facts: _Facts, dtype: torch.dtype, directory: Path) 
     ends = facts.end_ids | _as_ids(model.generation_config.eos_token_id)
     if ends:
         model.generation_config.eos_token_id = sorted(ends)
-    model.save_pretrained(directory)
+    with _quiet():
+        model.save_pretrained(directory)
 
 
 def _as_ids(value: int | list[int] | None) -> set[int]:
@@ -176,7 +177,7 @@ def _as_ids(value: int | list[int] | None) -> set[int]:
 
 
 def _quiet() -> AbstractContextManager[Any]:
-    """The reader's progress bar is for a terminal; in a log it would be one endless line."""
+    """A progress bar is for a terminal; in a log it would be one endless line."""
     return nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
 
 

@@ -23,6 +23,7 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
+_unfinished: set[Path] = set()  # scratch directories of this process
 _ABANDONED_AFTER = 6 * 3600.0  # seconds: scratch older than this belongs to a process that died
 
 
@@ -63,11 +64,19 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
         scratch = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=parent))
     except OSError as error:
         raise cache_error(parent, error) from error
+    _unfinished.add(scratch)
     try:
         yield scratch
     except OSError as error:
         raise cache_error(parent, error) from error
     finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        _unfinished.discard(scratch)
+
+
+def drop_unfinished() -> None:
+    """Remove what this process is preparing: for an end that runs no `finally`."""
+    for scratch in list(_unfinished):
         shutil.rmtree(scratch, ignore_errors=True)
 
 

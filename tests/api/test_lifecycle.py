@@ -312,12 +312,14 @@ def test_sigterm_ends_the_process_cleanly() -> None:
     ]
 
 
-def test_sigterm_ends_a_process_that_still_loads() -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_process_that_still_loads_at_once(sent: signal.Signals, code: int) -> None:
     process = start("hang")
     read_until(process, "hanging")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60.0)
-    assert process.returncode == 0
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60.0)
+    assert process.returncode == code
+    assert errors.splitlines()[-1] == "stopped while synthetic was being loaded"
 
 
 def test_while_work_runs_on_a_load_balancer_sees_the_end_come() -> None:
