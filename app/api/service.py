@@ -19,7 +19,7 @@ from app.api.generations import Generations
 from app.api.hosts import Hosts
 from app.api.limits import Limits
 from app.api.text_work import TextWork
-from app.engine.errors import EngineClosed, EngineFailed
+from app.engine.errors import EngineClosed, EngineFailed, GenerationLost
 from app.engine.interface import EngineInterface, EngineStatus, ModelInfo
 from app.metrics import Metrics, package_version
 from app.settings import Settings
@@ -121,7 +121,7 @@ class Service:
             self._over = True
             left = list(self._generations)
         for generations in left:
-            generations.fail(self._end_error)
+            generations.fail(EngineClosed() if self.failure is None else GenerationLost())
 
     @property
     def _end_error(self) -> EngineClosed:

@@ -51,5 +51,12 @@ class EngineFailed(EngineClosed):
         super().__init__("The engine has failed; the server's log says why.")
 
 
+class GenerationLost(EngineError):
+    """The engine gave up while this generation ran: it may be what ended it, so it is not to be tried elsewhere unasked."""
+
+    def __init__(self) -> None:
+        super().__init__("The engine failed while this generation ran; the server's log says why.")
+
+
 class ModelLoadError(EngineError):
     """A model could not be loaded; the message says what to do."""

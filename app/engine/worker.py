@@ -11,7 +11,7 @@ from functools import partial
 
 from app.engine.conversations import Conversations
 from app.engine.decoder import Decoder
-from app.engine.errors import EngineClosed, EngineFailed, QueueFull
+from app.engine.errors import EngineClosed, EngineFailed, GenerationLost, QueueFull
 from app.engine.events import EndReason, EngineObserver, FinishReason
 from app.engine.health import Failures, Pulse, failure_of, is_unexpected, release_frames
 from app.engine.heap import HeapTrim
@@ -155,9 +155,7 @@ class Worker(Rounds):
             self._wake.notify()
         if self.alive and threading.current_thread() is not self._thread:
             self._thread.join(JOIN_SECONDS)
-            self._fail_all(
-                EngineClosed()
-            )  # nothing is left, unless the thread is stuck: then those who wait hear of it from here
+            self._fail_all()  # nothing is left, unless the thread is stuck: then those who wait hear of it from here
 
     # -- the worker thread -----------------------------------------------------------------------------------------------
 
@@ -172,7 +170,7 @@ class Worker(Rounds):
             self.failed = True
             logger.critical("the worker stopped", exc_info=True)
         finally:
-            self._fail_all(EngineFailed() if self.failed else EngineClosed())
+            self._fail_all()
             with self._wake:
                 self.room.clear()
 
@@ -190,16 +188,18 @@ class Worker(Rounds):
                 if not self._waiting and not self._stopping:
                     self._wake.wait(IDLE_WAIT)
 
-    def _fail_all(self, error: EngineClosed) -> None:
+    def _fail_all(self) -> None:
         with self._wake:
             self._draining = True
-            left = [*self._running, *self._waiting]
-            for session in self._running:
+            running, waiting = [*self._running], [*self._waiting]
+            for session in running:
                 self.room.release(session)
             self._running.clear()
             self._waiting.clear()
-        for session in left:
-            self._end_failed(session, error)
+        for session in running:
+            self._end_failed(session, GenerationLost() if self.failed else EngineClosed())
+        for session in waiting:
+            self._end_failed(session, EngineFailed() if self.failed else EngineClosed())
 
     def _reap(self) -> None:
         """End what was cancelled, queued or running."""

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from app.api.errors import as_api_error
 from app.engine.calls import Completion
 from app.engine.engine import Engine
-from app.engine.errors import EngineClosed, EngineFailed
+from app.engine.errors import EngineClosed, EngineFailed, GenerationLost
 from app.engine.events import Delta, Event, Failed, Finished, StepRecord
 from app.engine.health import Failures, failure_of
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
@@ -102,6 +103,23 @@ def test_failures_in_a_row_end_the_engine_and_others_do_not(good_between: bool) 
             assert engine.status().alive
         else:
             wait_until(lambda: not engine.status().alive)
+
+
+def test_a_generation_that_ran_when_the_worker_died_is_not_for_another_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be what killed it, so its client gets 500; those that waited may be asked again elsewhere."""
+    with tiny_engine(max_running=1, eos=frozenset()) as engine:
+        worker = engine._worker
+
+        def die() -> None:
+            if len(worker._running) == 1 and worker.waiting == 2:
+                raise MemoryError
+
+        monkeypatch.setattr(worker, "_decode_round", die)
+        events = together(engine, [asked(10 + place) for place in range(3)])
+        wait_until(lambda: not engine.status().alive)
+    errors = [sent[-1].error for sent in events if isinstance(sent[-1], Failed)]
+    assert [type(error) for error in errors] == [GenerationLost, EngineFailed, EngineFailed]
+    assert [as_api_error(error).status for error in errors] == [500, 503, 503]
 
 
 def test_the_fault_of_a_request_is_none_of_the_model() -> None:
