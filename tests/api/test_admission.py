@@ -128,7 +128,8 @@ def test_a_client_that_sends_its_body_slowly_keeps_no_place(engine: SyntheticEng
 
 
 @pytest.mark.parametrize(
-    ("ends", "ahead", "lanes", "seconds"), [([], 9, 1, 1), ([3.0], 5, 2, 8), ([0.01], 5, 2, 1), ([90.0], 9, 1, 60)]
+    ("ends", "ahead", "lanes", "seconds"),
+    [([], 9, 1, 1), ([3.0], 5, 2, 8), ([0.01], 5, 2, 1), ([90.0], 9, 1, 60), ([4.0, 12.0], 2, 1, 10)],
 )
 def test_the_wait_is_estimated_from_what_ran_lately(ends: list[float], ahead: int, lanes: int, seconds: int) -> None:
     pace = Pace()

@@ -54,8 +54,42 @@ def test_what_is_cancelled_holds_no_place(gone: str) -> None:
             submit(engine, lambda event: None)
         go_on.set()
         assert finish_reason(events[1]) == "length"
-        assert 1 <= engine.status().retry_after <= 60
         assert finish_reason(events[0]) == ("cancelled" if gone == "waiting" else "length")
+
+
+class Told:
+    """A pace that says 17 and writes down what it is asked and told."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.held: list[float] = []
+
+    def wait(self, ahead: int, lanes: int) -> int:
+        self.asked.append((ahead, lanes))
+        return 17
+
+    def ended(self, seconds: float) -> None:
+        self.held.append(seconds)
+
+
+def test_who_is_turned_away_hears_how_long_the_queue_before_him_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    with tiny_engine(max_running=2, max_queued=3) as engine:
+        monkeypatch.setattr(engine._worker, "_pace", told)
+        turnstile = Turnstile(engine)
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        for _ in range(5):
+            submit(engine, events.put)
+        wait_until(lambda: engine.status().running == 2)
+        told.asked.clear()
+        with pytest.raises(QueueFull) as refused:
+            submit(engine, lambda _: None)
+        assert refused.value.retry_after == engine.status().retry_after == 17
+        assert told.asked == [(4, 2), (4, 2)]  # the three that wait, and the one that asks
+        assert not told.held
+        turnstile.allow()
+        assert [finish_reason(events) for _ in range(5)] == ["length"] * 5
+        wait_until(lambda: len(told.held) == 5)
 
 
 def test_who_waits_for_a_stuck_worker_hears_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
