@@ -208,10 +208,10 @@ def test_failures_give_the_places_back(engine: SyntheticEngine, codec: CountingC
         for stream in (False, True):
             engine.fail_at_step = engine.rounds + 1
             client.post(CHAT, json={"messages": HELLO, "stream": stream})
-            assert nothing_held(client)
+            wait_until(lambda: nothing_held(client))
         monkeypatch.setattr(codec, "read_chat", lambda *arguments, **more: 1 / 0)
         check_error(client.post(CHAT, json={"messages": HELLO}), 500)
-        assert nothing_held(client)
+        wait_until(lambda: nothing_held(client))
 
 
 @STREAMS

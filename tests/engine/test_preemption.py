@@ -19,8 +19,8 @@ from app.engine.errors import ContextLengthExceeded
 from app.engine.events import Delta, Event, Failed, Finished
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.session import Session, Stage
-from app.engine.submission import checked, new_session
 from tests.engine.drafting import CHEAP, FLAT, similar
+from tests.engine.hand import by_hand, queued, rounds
 from tests.engine.test_kv_budget import Slabs, token_bytes
 from tests.engine.turns import GREEDY, PLAIN, SEEDED, Counting
 from tests.structured import json_engine, json_loaded
@@ -237,27 +237,6 @@ def test_a_model_with_a_state_of_its_own_kind_goes_on_too():
 
 
 # -- rounds made by hand: the worker's thread has ended --------------------------------------------------------------------
-
-
-@contextmanager
-def by_hand(**more: Any) -> Iterator[Engine]:
-    with tiny_engine(eos=frozenset(), prefill_chunk=16, max_nodes=8, cost_curve=FLAT, **more) as engine:
-        pass
-    engine._worker._draining = False
-    yield engine
-
-
-def queued(engine: Engine, request: GenerationRequest, sink: Any = lambda _: None) -> Session:
-    session = new_session(checked(request, engine.info, engine.config), sink, engine.codec, engine.info.max_context)
-    engine._worker._waiting.append(session)
-    return session
-
-
-def rounds(engine: Engine, n: int) -> None:
-    for _ in range(n):
-        engine._worker._admit()
-        engine._worker._prefill_round()
-        engine._worker._decode_round()
 
 
 def test_chats_without_a_limit_run_as_many_as_may() -> None:
