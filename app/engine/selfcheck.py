@@ -47,25 +47,32 @@ def disagreement(target: PackedTarget) -> str | None:
     logits = target.forward([Rows.of_text(slab, text) for slab, text in zip(slabs, texts, strict=True)])
     worst = 0.0
     offset = 0
-    for slab, text in zip(slabs, texts, strict=True):
+    for slab, text, plain in zip(slabs, texts, target.native_batch(texts), strict=True):
         slab.commit(list(range(len(text))))
-        worst = max(worst, _error(logits[offset : offset + len(text)], target.native_logits(text)))
+        worst = max(worst, _error(logits[offset : offset + len(text)], plain))
         offset += len(text)
     for parents, path in (((-1, 0, 0, 1, 2, 2), [0, 2, 5]), ((-1, 0, 1, 1), [0, 1, 3])):
         trees = [_tree(rng.integers(0, vocabulary, len(parents)), parents) for _ in texts]
         logits = target.forward([Rows.of_tree(slab, tree) for slab, tree in zip(slabs, trees, strict=True)])
-        for index, (slab, text, tree) in enumerate(zip(slabs, texts, trees, strict=True)):
-            for leaf in set(range(len(tree))) - set(tree.parents.tolist()):
-                nodes = [node for node in range(len(tree)) if tree.ancestors()[leaf, node]]
-                plain = target.native_logits(text + tree.tokens[nodes].tolist())[-len(nodes) :]
-                rows = logits[index * len(parents) : (index + 1) * len(parents)][nodes]
-                worst = max(worst, _error(rows, plain))
+        paths = [(index, nodes) for index, tree in enumerate(trees) for nodes in _paths(tree)]
+        spelled = [texts[index] + trees[index].tokens[nodes].tolist() for index, nodes in paths]
+        for (index, nodes), plain in zip(paths, target.native_batch(spelled), strict=True):
+            rows = logits[index * len(parents) : (index + 1) * len(parents)][nodes]
+            worst = max(worst, _error(rows, plain[-len(nodes) :]))
+        for slab, text, tree in zip(slabs, texts, trees, strict=True):
             slab.commit(path)
             text.extend(tree.tokens[path].tolist())
     tolerance = TOLERANCE.get(target.dtype, 0.05)
     if not worst <= tolerance:  # also true for NaN
         return f"logits differ by {worst:.2g}, allowed are {tolerance:.2g}"
     return None
+
+
+def _paths(tree: DraftTree) -> list[list[int]]:
+    """The nodes from the root to each leaf."""
+    ancestors = tree.ancestors()
+    leaves = sorted(set(range(len(tree))) - set(tree.parents.tolist()))
+    return [np.flatnonzero(ancestors[leaf]).tolist() for leaf in leaves]
 
 
 def _tree(tokens: np.ndarray, parents: tuple[int, ...]) -> DraftTree:

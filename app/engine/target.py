@@ -141,14 +141,19 @@ class PackedTarget:
         step = next((step for most, step in ROW_STEPS if rows <= most), ROW_STEP)
         return -rows % step
 
-    @torch.inference_mode()
     def native_logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits [n, vocabulary] of an unbroken text by the model's own attention: what `forward` must agree with."""
+        return self.native_batch([tokens])[0]
+
+    @torch.inference_mode()
+    def native_batch(self, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """The same of several texts in one pass. What fills up the shorter ones stands behind them, where no token looks."""
+        longest = max(map(len, texts))
         self.model.set_attn_implementation(self.native_attention)
         try:
-            ids = torch.tensor([list(tokens)], device=self.device)
-            logits: torch.Tensor = self.model(input_ids=ids, use_cache=False).logits[0]
-            return logits
+            ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=self.device)
+            logits: torch.Tensor = self.model(input_ids=ids, use_cache=False).logits
+            return [rows[: len(text)] for rows, text in zip(logits, texts, strict=True)]
         finally:
             self.model.set_attn_implementation(PACKED)
 

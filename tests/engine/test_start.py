@@ -10,6 +10,7 @@ from typing import Any
 
 import gguf
 import pytest
+import torch
 from transformers import modeling_gguf_pytorch_utils as library
 
 from app import collection
@@ -18,6 +19,7 @@ from app.engine.config import EngineConfig
 from app.engine.decoder import Decoder
 from app.engine.gguf_reading import read_once
 from app.engine.loading import load_model
+from app.engine.selfcheck import disagreement
 from app.engine.target import PackedTarget
 from racer.drafter import RacerConfig
 from tests.engine.gguf_files import write_gguf
@@ -139,3 +141,22 @@ def test_garbage_is_looked_for_seldom_until_the_process_is_ready() -> None:
     finally:
         gc.unfreeze()
         gc.set_threshold(*usual)
+
+
+def test_the_self_check_runs_each_kind_of_forward_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward costs a step, whatever its number of rows: three packed ones, and one native one to compare each with."""
+    target = PackedTarget(loaded().model)
+    shapes: list[tuple[int, ...]] = []
+    target.model.register_forward_pre_hook(
+        lambda _, __, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    assert disagreement(target) is None
+    assert [rows for rows, _ in shapes] == [1, 2, 1, 6, 1, 4]  # of a batch: packed, texts; packed, leaves; packed, leaves
+
+
+def test_texts_of_a_batch_are_read_as_if_alone() -> None:
+    target = PackedTarget(loaded().model)
+    texts = [[5, 6, 7, 8, 9, 10], [11, 12], [5, 6, 7]]
+    for text, rows in zip(texts, target.native_batch(texts), strict=True):
+        assert rows.shape[0] == len(text)
+        assert torch.allclose(rows, target.native_logits(text), atol=1e-5)
