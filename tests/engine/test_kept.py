@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import torch
 
 from app.engine.conversations import Conversations
+from app.engine.draft_model import DraftCache
 from app.engine.kv import KVLayout, KVSlab
 from app.engine.prompts import Kept, PromptReader
 from app.engine.request import GenerationRequest, StopParams
@@ -15,8 +17,10 @@ from app.engine.room import Room
 from app.engine.session import Stage
 from app.engine.siblings import ReadPrompt, ReadPrompts
 from racer.drafter import NullDrafter
+from racer.tree import Source
 from tests.engine.drafting import FLAT
 from tests.engine.hand import by_hand, queued, rounds
+from tests.engine.test_draft_model import lone_model
 from tests.engine.turns import FIRST, GREEDY, PLAIN, turn
 from tests.tiny import tiny_engine
 
@@ -137,3 +141,66 @@ def test_a_slab_grows_by_half_so_that_a_long_answer_is_copied_a_few_times() -> N
                 assert session.cache is not None and session.cache.capacity == session.rows == room.reserved
         assert sizes == [25, 42, 63, 94, 141, 211, 221]
         assert room.reserved == 0
+
+
+def test_a_place_counts_from_when_it_was_taken_and_not_from_the_queue() -> None:
+    with by_hand(max_running=1) as engine:
+        worker = engine._worker
+        held: list[float] = []
+        worker._pace.ended = held.append  # type: ignore[method-assign]
+        session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(2), PLAIN))
+        session.submitted_at = session.admitted_at = 0.0  # since the machine started
+        before = time.monotonic()
+        while session.stage is not Stage.ENDED:
+            rounds(engine, 1)
+        assert session.admitted_at >= before
+        assert len(held) == 1 and held[0] <= time.monotonic() - before
+
+
+class Halves:
+    """Renders a token with the next one, as a character of several does."""
+
+    def __init__(self) -> None:
+        self.held = ""
+
+    def push(self, token: int) -> str:
+        shown, self.held = self.held, f"<{token}>"
+        return shown
+
+    def flush(self) -> str:
+        shown, self.held = self.held, ""
+        return shown
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_what_was_held_back_comes_with_the_end_also_where_a_stop_token_ends_the_answer(after: int) -> None:
+    with by_hand() as engine:
+        session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9, stop_token_ids=(90,)), PLAIN))
+        session._detokenizer = Halves()  # type: ignore[assignment]
+        session.emit([*range(20, 20 + after), 90], [Source.TARGET] * (after + 1))
+        assert session.finish_reason == "stop"
+        assert session.finish("stop").text == f"<{19 + after}>"
+
+
+def test_a_draft_cache_that_is_closed_stays_so() -> None:
+    closed, dropped = DraftCache(KVSlab(LAYOUT, 8)), DraftCache(KVSlab(LAYOUT, 8), agreed=5, ahead=[1, 2])
+    closed.close()
+    dropped.drop()
+    assert (dropped.slab, dropped.agreed, dropped.ahead) == (None, 0, [])
+    model = lone_model()
+    for cache in (closed, dropped):
+        model.reopen(cache, 30)
+    assert closed.slab is None and dropped.slab is not None and dropped.slab.capacity == 30
+
+
+def test_a_prompt_that_is_read_again_counts_once() -> None:
+    with by_hand() as engine:
+        session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9), PLAIN))
+        counted = 0
+        for prefilled, before in ((16, 0), (32, 16), (16, 0), (32, 16), (48, 32), (50, 48), (16, 0), (50, 48), (53, 50)):
+            session.prefilled = prefilled
+            counted += session.count_read(before)
+        assert counted == len(FIRST) == 50
+        taken_over = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9), PLAIN))
+        taken_over.prefilled = 50
+        assert taken_over.count_read(40) == 10
