@@ -147,7 +147,8 @@ def test_a_place_counts_from_when_it_was_taken_and_not_from_the_queue() -> None:
     with by_hand(max_running=1) as engine:
         worker = engine._worker
         held: list[float] = []
-        worker._pace.ended = held.append  # type: ignore[method-assign]
+        pace: Any = worker._pace
+        pace.ended = held.append
         session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(2), PLAIN))
         session.submitted_at = session.admitted_at = 0.0  # since the machine started
         before = time.monotonic()
