@@ -33,11 +33,11 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
 CONTEXT = 256  # tokens of committed context while measuring
 ROUNDS = 5  # at most
-SETTLED = 0.97  # of its least time so far: the rounds end when none of the sizes gained more, as on a quiet machine after two
+SETTLED = 0.98, 0.9  # of their least times so far: the rounds end when the sizes gained no more on average, and none by itself
 HALVINGS = 6  # of pieces of the curve that rise steeply, at most
 HALVING_ROUNDS = 2
 CLIFF = 0.1  # of a step's time: what a piece must rise beyond its neighbours to be halved
-PATIENCE = 20.0  # seconds after which the sizes that are measured must do
+PATIENCE = 10.0  # seconds after which the sizes that are measured must do
 
 
 class ModelMemory:
@@ -141,9 +141,15 @@ def _times(step: Callable[[int], float], sizes: Sequence[int], rounds: int, pati
         if not all(times.values()):
             continue
         before, least = least, np.array([min(times[size]) for size in sizes])
-        if time.monotonic() - started > patience or (least > SETTLED * before).all():
+        if time.monotonic() - started > patience or _settled(least / before):
             break
     return {size: min(found) for size, found in times.items()}
+
+
+def _settled(gains: np.ndarray) -> bool:
+    """gains: least time of each size as a share of what it was a round ago. On a quiet machine two rounds do."""
+    average, each = SETTLED
+    return bool(gains.mean() > average and gains.min() > each)
 
 
 def steepest(times: Mapping[int, float], computed: Callable[[int], int]) -> tuple[int, int, int] | None:

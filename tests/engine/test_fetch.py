@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,9 +133,10 @@ def test_unusable_cache_names_path_and_user(index: Index, tmp_path: Path) -> Non
         fetch_default("tiny", tmp_path / "file")
 
 
-def test_full_disk(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def fail(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, "No space left on device")
 
     monkeypatch.setattr(fetch, "publish", fail)
     with pytest.raises(ModelLoadError, match="disk is full"):
@@ -187,9 +190,37 @@ def test_pip_failures_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_stalled_download_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _stub_pip(monkeypatch, "import time; time.sleep(600)")
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def recorded(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", recorded)
     monkeypatch.setattr(fetch, "_STALLED_AFTER", 0.1)
     with pytest.raises(ModelLoadError, match="no byte came"):
         fetch_default("smollm2", tmp_path)
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+
+
+def test_a_slow_download_that_moves_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is most of the patience later than the one before, and finds one byte more."""
+    looks, reported = iter(range(1, 6)), list[int]()
+    clock = SimpleNamespace(now=0.0)
+    process: Any = SimpleNamespace(poll=lambda: None if clock.now < 5 * 100.0 else 0)
+
+    def pause(_: float) -> None:
+        clock.now += 100.0
+
+    monkeypatch.setattr(fetch, "time", SimpleNamespace(sleep=pause, monotonic=lambda: clock.now))
+
+    def report(done: int) -> None:
+        reported.append(done)
+
+    monkeypatch.setattr(fetch, "_size_of", lambda _: next(looks))
+    fetch._watch(process, tmp_path, report)
+    assert reported == [1, 2, 3, 4, 5]
 
 
 def test_default_model_is_there_after_one_fetch() -> None:

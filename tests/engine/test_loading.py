@@ -287,3 +287,48 @@ def test_settings_that_make_no_sense(saved: Path, tmp_path: Path) -> None:
     for bad in ({"dtype": "int3"}, {"device": "abacus"}, {"device": "cuda:99"}, {"device": "meta"}):
         with pytest.raises(ModelLoadError, match=next(iter(bad))):
             load(saved, tmp_path, **bad)
+
+
+def _config(text: dict[str, Any], **outer: Any) -> Any:
+    part = SimpleNamespace(**text)
+    return SimpleNamespace(**outer, get_text_config=lambda: part)
+
+
+@pytest.mark.parametrize(
+    ("config", "tokenizer_limit", "expected"),
+    [
+        *((_config({name: 77}), 10**30, 77) for name in loading._CONTEXT_NAMES),
+        (_config({"n_ctx": 77}, max_position_embeddings=55), 10**30, 77),  # what the text part says comes first
+        (_config({}, n_positions=55), 10**30, 55),
+        (_config({"n_ctx": 0, "seq_length": None}), 333, 333),
+        (_config({}), 10**30, loading._FALLBACK_CONTEXT),
+    ],
+)
+def test_the_context_is_what_the_first_part_that_knows_says(config: Any, tokenizer_limit: int, expected: int) -> None:
+    assert loading._max_context(config, SimpleNamespace(model_max_length=tokenizer_limit)) == expected
+
+
+def test_ends_of_turn_and_message_of_a_gguf_file_end_an_answer(tmp_path: Path, tokenizer: Any) -> None:
+    def say(writer: Any) -> None:
+        writer.add_eot_token_id(5)
+        writer.add_uint32("tokenizer.ggml.eom_token_id", 6)
+
+    write_gguf(tmp_path / "made.gguf", tiny("llama", len(tokenizer)), tokenizer, say=say)
+    assert load(tmp_path / "made.gguf", tmp_path / "cache").eos_ids == {2, 5, 6}
+
+
+def test_no_memory_is_said_before_converting(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_gguf(tmp_path / "made.gguf", tiny("llama", len(tokenizer)), tokenizer)
+    monkeypatch.setattr(gguf_convert, "free_memory", lambda _: 1000)
+    with pytest.raises(ModelLoadError, match=r"No memory to convert made\.gguf: it needs about \d+ bytes and 1000 are free"):
+        load(tmp_path / "made.gguf", tmp_path / "cache")
+    assert not list((tmp_path / "cache" / "converted").iterdir())
+
+
+def test_files_that_differ_in_place_size_or_time_are_different_models(tmp_path: Path) -> None:
+    identities = set()
+    for name, content, time in (("a", b"x", 1), ("b", b"x", 1), ("a", b"xy", 1), ("a", b"xy", 2)):
+        (tmp_path / name).write_bytes(content)
+        os.utime(tmp_path / name, ns=(time, time))
+        identities.add(gguf_convert.file_identity(tmp_path / name))
+    assert len(identities) == 4

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from transformers import modeling_gguf_pytorch_utils as library
@@ -160,3 +163,40 @@ def test_texts_of_a_batch_are_read_as_if_alone() -> None:
     for text, rows in zip(texts, target.native_batch(texts), strict=True):
         assert rows.shape[0] == len(text)
         assert torch.allclose(rows, target.native_logits(text), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shares", "settled"),
+    [([1.0] * 10, True), ([0.99] * 10, True), ([0.97] * 10, False), ([0.91, *[1.0] * 9], True), ([0.89, *[1.0] * 9], False)],
+)
+def test_costs_have_settled_when_they_fall_little_together_and_none_by_much(shares: list[float], settled: bool) -> None:
+    assert cost._settled(np.array(shares)) is settled
+
+
+def test_patience_ends_the_rounds_once_every_size_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine the first round, which else warms up, must do from there on."""
+    decoder = Decoder(PackedTarget(loaded().model), vocab_size=VOCABULARY, top_k=4, prefill_chunk=64)
+    clock, calls = SimpleNamespace(now=0.0), []
+
+    def step(_: Any, __: Any, size: int) -> float:
+        clock.now += cost.PATIENCE * 0.6
+        calls.append(size)
+        return 0.01 * len(calls)
+
+    monkeypatch.setattr(cost, "_one_step", step)
+    monkeypatch.setattr(cost, "time", SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now))
+    curve = cost.measure(decoder, 64, None, (1, 2, 4))
+    assert calls[:5] == [1, 2, 4, 1, 2]  # 1 and 2 only warmed up, and 4 came late
+    assert calls[5:].count(4) == calls[5:].count(1) == 0
+    assert set(curve.sizes.tolist()) >= {1, 2, 4}
+
+
+def test_what_was_measured_is_kept_by_model_dtype_threads_and_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def path(seed: int = 0, dtype: torch.dtype = torch.float32, *, threads: int = 1, drafts: bool = False) -> Path:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        memory = cost.ModelMemory(tmp_path, dataclasses.replace(loaded(seed=seed), dtype=dtype), drafts=drafts)
+        return memory._path
+
+    assert path() == path()
+    others = {path(seed=1), path(dtype=torch.bfloat16), path(threads=2), path(drafts=True)}
+    assert len(others | {path()}) == 5
