@@ -103,8 +103,9 @@ def test_later_turns_follow_plains_answer_in_every_mode(tmp_path: Path) -> None:
         (turn, mode) for turn in (0, 1) for mode in ("plain", "paper:8", "hf-plain")
     ]
     assert len({result.prompt_tokens for result in heard if result.turn == 1}) == 1
-    answer = len(heard[0].measured.tokens)
-    assert heard[3].prompt_tokens <= heard[0].prompt_tokens + answer + len("cabca1") + 4  # two blank lines
+    answer = loaded().codec.decode(heard[0].measured.tokens)
+    assert heard[0].prompt_tokens == len("abcab1")
+    assert heard[3].prompt_tokens == len(loaded().codec.encode(f"abcab1\n\n{answer}\n\ncabca1"))
 
 
 def test_a_question_too_long_for_the_context_is_left_out(tmp_path: Path) -> None:
@@ -145,6 +146,14 @@ def test_prior_rows_are_as_many_as_the_plan_says(tmp_path: Path) -> None:
     assert engine_config(plan(data, prior_rows=0)).prior_rows == 0
     assert engine_config(plan(data, prior_rows=500)).prior_rows == 500
     assert plan(data).settings() != plan(data, prior_rows=0).settings()
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_rows_outlive_a_question_where_the_plan_says_so(tmp_path: Path, warm: bool) -> None:
+    data = write_questions(tmp_path / "q.jsonl", "a")
+    config = engine_config(plan(data, "plain,paper:300,auto:16", warm=warm))
+    assert (config.warm_start, config.max_nodes, config.max_running) == (warm, 300, 1)
+    assert engine_config(plan(data)).max_nodes == 128
 
 
 def test_measurements_add_up(tmp_path: Path) -> None:

@@ -74,6 +74,14 @@ def test_equality_counts_questions_and_names_the_first_divergence(wanted: Plan) 
     assert (plain["equal_to_plain"], plain["first_divergence"], plain["speedup"]) == (1.0, None, 1.0)
 
 
+def test_the_first_divergence_is_the_earliest_of_all_questions(wanted: Plan) -> None:
+    own = {"a": [*range(6), 99], "b": [0, 1, 99], "c": range(9)}
+    made = [result(key, "plain", range(9), 1.0) for key in own]
+    made += [result(key, "paper:8", tokens, 1.0) for key, tokens in own.items()]
+    figures = build(wanted, questions(), made, {})["modes"]["paper:8"]["overall"]
+    assert (figures["equal_to_plain"], figures["first_divergence"]) == (pytest.approx(1 / 3), 2)
+
+
 def test_an_answer_that_ends_earlier_is_not_equal(wanted: Plan) -> None:
     short = [result("a", "plain", range(9), 1.0), result("a", "paper:8", range(7), 1.0)]
     figures = build(wanted, questions(), short, {})["modes"]["paper:8"]["overall"]

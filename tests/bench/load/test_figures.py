@@ -30,7 +30,7 @@ def test_percentiles() -> None:
 def test_figures_of_answers_and_failures() -> None:
     samples = [
         sample(0),
-        sample(1, block=1, completion_tokens=1, decode=0.0, ttft=0.4, e2e=0.4, speculation=None),
+        sample(1, block=1, completion_tokens=1, decode=0.0, pause=0.0, ttft=0.4, e2e=0.4, speculation=None),
         sample(2, block=1, e2e=9.0, ttft=9.0, completion_tokens=1000, error="http_429", said="full"),
         sample(3, block=1, e2e=9.0, error="http_429", said="still full"),
     ]
@@ -43,6 +43,7 @@ def test_figures_of_answers_and_failures() -> None:
     assert found["mat"] == 2.0
     assert found["draft_acceptance_rate"] == 0.25
     assert found["tpot_ms"]["p99"] == pytest.approx(200.0)  # an answer of one token has none
+    assert found["pause_ms"] == pytest.approx({"p50": 300.0, "p95": 300.0, "p99": 300.0, "max": 300.0})  # nor a pause
     assert found["e2e_ms"]["p50"] == pytest.approx(700.0)
 
 
