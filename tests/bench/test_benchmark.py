@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from app.engine.engine import EngineConfig
+from app.engine.request import GenerationRequest, SamplingParams, StopParams
 from bench.benchmark import Benchmark, Outcome, engine_config
+from bench.engine_runner import EngineRunner
 from bench.modes import Mode
 from bench.plan import Plan
 from bench.questions import read_questions, spread
 from bench.result import Measurement, Result
 from bench.store import Store
 from tests.bench.support import FLAT, plan, write_questions
-from tests.tiny import loaded
+from tests.tiny import loaded, tiny_engine
 
 CONFIG = EngineConfig(max_nodes=128, warm_start=False, cost_curve=FLAT)
 
@@ -169,3 +171,15 @@ def test_measurements_add_up(tmp_path: Path) -> None:
         assert sum(measured.histogram) == measured.steps == sum(steps for steps, _ in measured.nodes.values())
         assert sum(measured.sources.values()) == len(measured.tokens)
         assert sum(measured.phase_seconds.values()) <= measured.decode_seconds
+
+
+def test_answers_are_sampled_as_the_plan_says() -> None:
+    prompt = tuple(range(5, 25))
+    with tiny_engine(eos=frozenset(), cost_curve=FLAT) as engine:
+        found = {}
+        for temperature, seed in ((0.0, 1), (1.5, 1), (1.5, 2)):
+            runner = EngineRunner(engine, temperature=temperature, seed=seed)
+            found[temperature, seed] = runner.run(Mode("auto", policy="auto"), prompt, 20, "auto").tokens
+            asked = GenerationRequest(prompt, SamplingParams(temperature=temperature, seed=seed), StopParams(max_tokens=20))
+            assert found[temperature, seed] == engine.generate(asked).token_ids
+        assert len(set(found.values())) == 3
