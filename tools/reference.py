@@ -143,7 +143,8 @@ def prometheus_rule() -> str:
         "spec": rules,
     }
     head = "# Made from deploy/prometheus/rules/racer.yml by tools/reference.py: the alerts, for the Prometheus operator.\n"
-    return head + yaml.safe_dump(manifest, sort_keys=False, width=1000)
+    text: str = yaml.safe_dump(manifest, sort_keys=False, width=1000)
+    return head + text
 
 
 def main() -> None:

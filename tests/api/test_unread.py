@@ -62,7 +62,7 @@ def new_engine() -> SyntheticEngine:
 
 def live_generations() -> int:
     gc.collect()
-    return sum(isinstance(one, Generations) and one._bytes > 100_000 for one in gc.get_objects())
+    return sum(type(one) is Generations and one._bytes > 100_000 for one in gc.get_objects())
 
 
 def test_a_stream_whose_bytes_pile_up_is_ended_and_says_so() -> None:
