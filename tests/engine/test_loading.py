@@ -36,6 +36,9 @@ SIZES: dict[str, Any] = {
 CLASSES: dict[str, tuple[Any, Any]] = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}
 
 
+CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return byte_level()
@@ -297,7 +300,7 @@ def _config(text: dict[str, Any], **outer: Any) -> Any:
 @pytest.mark.parametrize(
     ("config", "tokenizer_limit", "expected"),
     [
-        *((_config({name: 77}), 10**30, 77) for name in loading._CONTEXT_NAMES),
+        *((_config({name: 77}), 10**30, 77) for name in CONTEXT_NAMES),
         (_config({"n_ctx": 77}, max_position_embeddings=55), 10**30, 77),  # what the text part says comes first
         (_config({}, n_positions=55), 10**30, 55),
         (_config({"n_ctx": 0, "seq_length": None}), 333, 333),
