@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from app.engine import cost
 from app.engine.decoder import Decoder
+from app.engine.loading import LoadedModel
 from app.engine.target import PackedTarget, Rows
+from racer.budget import CostCurve
 from tests.models import VOCABULARY, build
+from tests.tiny import loaded
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96)
 
@@ -82,3 +87,52 @@ def test_a_target_computes_as_many_rows_as_it_says(dtype: torch.dtype) -> None:
         target.forward([Rows.of_text(slab, [3] * rows)])
     assert widths == [target.computed(rows) for rows in asked]
     assert (widths == asked) is (dtype == torch.float32)
+
+
+def test_the_least_time_of_each_size_counts_but_not_the_first() -> None:
+    """Whatever else runs only adds, and a first step is no measure of the others."""
+    given = {1: [0.001, 0.03, 0.02, 0.04], 8: [0.9, 0.05, 0.07, 0.06]}
+    asked: list[int] = []
+
+    def step(size: int) -> float:
+        asked.append(size)
+        return given[size][asked.count(size) - 1]
+
+    assert cost._times(step, (1, 8), 3, 1e9) == {1: 0.02, 8: 0.05}
+    assert asked == [1, 8] * 4  # in turn, so that a slow moment hits both
+
+
+def test_out_of_patience_each_size_is_run_once() -> None:
+    asked: list[int] = []
+
+    def step(size: int) -> float:
+        asked.append(size)
+        return float(size)
+
+    assert cost._times(step, (1, 8), 3, -1.0) == {1: 1.0, 8: 8.0}
+    assert asked == [1, 8]
+
+
+def test_costs_are_kept_for_a_model_and_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured with one dtype, thread count, library or device is not taken for another's."""
+    model = loaded()
+    curve = CostCurve((1, 8), (0.02, 0.03))
+
+    def found(other: LoadedModel | None = None, drafts: bool = False) -> bool:
+        return cost.ModelMemory(tmp_path, other or model, drafts=drafts).load() is not None
+
+    cost.ModelMemory(tmp_path, model).save(curve)
+    assert found() and found(loaded())
+    assert not found(loaded(seed=1))
+    assert not found(loaded("qwen2"))
+    assert not found(replace(model, dtype=torch.bfloat16))
+    assert not found(drafts=True)
+    for name, value in (
+        ("app.engine.cost.torch.get_num_threads", lambda: 77),
+        ("app.engine.cost.torch.__version__", "0.1"),
+        ("app.engine.cost.processor", lambda: "another"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, value)
+            assert not found()
+    assert found()
