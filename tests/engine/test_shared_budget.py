@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.engine.drafting import UNPROVEN, Drafting
+from app.engine.drafting import UNPROVEN, Draft, Drafting, _pace
+from app.engine.hybrid import Proposal
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.session import Session
 from app.text.codec import TextCodec
@@ -78,3 +79,20 @@ def test_the_floor_heeds_the_rows_of_fixed_sessions():
     Drafting(None).draft([session(SpeculationParams("racer", policy="paper")), controlled], CURVE)
     assert isinstance(controlled.drafter, Fan)
     assert controlled.drafter.floor == CURVE.floor(2, 64, 63)
+
+
+def test_the_draft_model_is_asked_beside_what_the_step_verifies_without_it(monkeypatch: pytest.MonkeyPatch):
+    """Rows and tokens of plain, fixed and cut trees: what further tokens must earn depends on both."""
+    given: list[tuple[int, float]] = []
+    monkeypatch.setattr("app.engine.drafting.Pace", lambda _target, _draft, rows, tokens, _rate: given.append((rows, tokens)))
+    paper = session(SpeculationParams("racer", policy="paper"), np.array([1.0, *[0.9] * 9], np.float32))
+    paper.counts.step(9, 5)
+    sessions = [session(SpeculationParams("none")), paper, auto()]
+    drafts = [Draft(Proposal(made.drafter.propose(made.budget, 99))) for made in sessions if made.drafter is not None]
+    _pace(sessions, drafts, [2], CURVE, CURVE, 0.0)
+    paper_tokens = 1.0 + 5 / (1 + UNPROVEN)
+    nodes = share_budget([CHANCES], CURVE, 11, 1.0 + paper_tokens)[0]
+    assert nodes < len(CHANCES)
+    ((rows, tokens),) = given
+    assert rows == 11 + nodes
+    assert tokens == pytest.approx(1.0 + paper_tokens + float(CHANCES[:nodes].sum()))

@@ -138,3 +138,12 @@ def test_a_curve_that_cannot_be_is_refused(sizes: list[int], seconds: list[float
 def test_at_agrees_with_the_table(rows: list[int]) -> None:
     curve = CostCurve((1, 8, 64), (0.02, 0.021, 0.05))
     assert curve.at(rows) == [curve.table(300)[n] for n in rows]
+
+
+def test_the_floor_follows_the_corrections_of_the_curve():
+    curve = CostCurve([1, 2, 8, 64], [0.02, 0.021, 0.023, 0.05])
+    before = curve.floor(1, 16)
+    for _ in range(3200):
+        curve.observe(1, 0.02)
+        curve.observe(8, 0.09)
+    assert curve.floor(1, 16) == CostCurve(curve.sizes.tolist(), curve.seconds.tolist()).floor(1, 16) != before
