@@ -23,6 +23,7 @@ def questions(tmp_path: Path, count: int = 6) -> Path:
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """The exit code of `racer-csd bench serve`."""
     monkeypatch.setattr(sys, "argv", ["racer-csd", "bench", "serve", *arguments])
+    monkeypatch.setattr(cli, "leave", sys.exit)  # what is interrupted would end this process at once
     with pytest.raises(SystemExit) as end:
         cli.main()
     return int(end.value.code or 0)
