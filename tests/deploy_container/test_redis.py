@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,8 @@ def test_the_server_wants_the_password_and_keeps_what_it_is_told(server: RedisSe
 
 def test_the_address_that_the_service_gets(server: RedisServer, compose: dict[str, Any]) -> None:
     given = compose["services"]["racer-csd"]["environment"]["RACER_STORE"]
-    start, end = given.index("${"), given.index("}")
-    address = given[:start] + PASSWORD + given[end + 1 :].replace("redis:6379", f"127.0.0.1:{server.port}")
+    default = given.removeprefix("${RACER_STORE:-").removesuffix("}")
+    address = re.sub(r"\$\{REDIS_PASSWORD:\?[^}]*\}", PASSWORD, default).replace("redis:6379", f"127.0.0.1:{server.port}")
     assert address == server.url
     asyncio.run(_use(address))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import schemathesis
@@ -24,9 +25,7 @@ def url() -> Iterator[str]:
         yield url
 
 
-@SCHEMA.parametrize()
-@settings(max_examples=60, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-def test_made_up_requests_get_no_server_error(case: schemathesis.Case, url: str) -> None:
+def _no_server_error(case: schemathesis.Case, url: str) -> None:
     reply = case.call(base_url=url, headers={"Authorization": "Bearer root"})
     case.validate_response(reply, checks=[not_a_server_error])
     SEEN[case.operation.path, reply.status_code] += 1
@@ -34,8 +33,24 @@ def test_made_up_requests_get_no_server_error(case: schemathesis.Case, url: str)
         check_error(reply, reply.status_code)
 
 
+def _tests() -> Iterator[tuple[str, Callable[..., None]]]:
+    """A test of its own for each operation: schemathesis would give all the same id, and pytest-xdist would run only one."""
+    for result in SCHEMA.get_all_operations():
+        operation = result.ok()
+        name = re.sub(r"\W+", "_", operation.label).lower()
+
+        @settings(max_examples=60, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+        def test(case: schemathesis.Case, url: str) -> None:
+            _no_server_error(case, url)
+
+        yield f"test_{name}", SCHEMA.include(path=operation.path, method=operation.method).parametrize()(test)
+
+
+globals().update(_tests())
+
+
 def test_the_made_up_requests_reach_the_engine() -> None:
-    """Runs after the one above: refusals alone would show little."""
+    """Runs after those above: refusals alone would show little."""
     for path in ("/v1/completions", "/tokenize", "/detokenize", "/v1/models"):
         assert SEEN[path, 200], SEEN
     assert SEEN["/v1/completions", 400] and SEEN["/v1/chat/completions", 400]
