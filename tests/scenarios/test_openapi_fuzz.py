@@ -10,6 +10,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
 
 from app.main import create_app
 from tests.api.support import check_error, new_settings, served
@@ -36,6 +37,7 @@ def _no_server_error(case: schemathesis.Case, url: str) -> None:
 def _tests() -> Iterator[tuple[str, Callable[..., None]]]:
     """A test of its own for each operation: schemathesis would give all the same id, and pytest-xdist would run only one."""
     for result in SCHEMA.get_all_operations():
+        assert isinstance(result, Ok), result
         operation = result.ok()
         name = re.sub(r"\W+", "_", operation.label).lower()
 
