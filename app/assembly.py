@@ -61,7 +61,7 @@ def _load(settings: Settings) -> Engine:
 def csd_config(settings: Settings) -> CsdConfig:
     """The correction memory of these settings. Raises SettingsError for a store that cannot be."""
     from app.engine.correction import CsdConfig
-    from app.engine.model_cache import cache_directory
+    from app.engine.models.cache import cache_directory
     from csd.stores.url import open_store
 
     given = None if settings.store is None else settings.store.get_secret_value()

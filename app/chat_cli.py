@@ -10,7 +10,7 @@ from functools import partial
 import typer
 
 from app.assembly import load_engine
-from app.engine.dtypes import DTYPE_HELP
+from app.engine.models.dtypes import DTYPE_HELP
 from app.settings import SettingsError, read_settings
 from app.termination import stoppable
 

@@ -20,9 +20,9 @@ from app.bench_cli import bench
 from app.calibrate_cli import calibrate
 from app.chat_cli import chat
 from app.cli_options import with_setting_flags
-from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
+from app.engine.models.dtypes import DTYPE_HELP
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.info_cli import info
 from app.ocm_cli import ocm
@@ -120,7 +120,7 @@ def fetch(
     cache_dir: Path | None = typer.Option(None, envvar="RACER_CACHE_DIR", help="Directory to keep it in"),
 ) -> None:
     """Fetch a built-in model and convert it, so that `serve` starts at once."""
-    from app.engine.fetch import fetch_default
+    from app.engine.models.fetch import fetch_default
 
     typer.echo(fetch_default(name, cache_dir))
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from app.engine.dtypes import DTYPE_HELP, full_name
+from app.engine.models.dtypes import DTYPE_HELP, full_name
 from app.settings import Settings, SettingsError, flag
 
 

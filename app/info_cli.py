@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.assembly import load_engine
-from app.engine.dtypes import DTYPE_HELP
 from app.engine.errors import EngineError
-from app.engine.model_cache import cache_directory
+from app.engine.models.cache import cache_directory
+from app.engine.models.dtypes import DTYPE_HELP
 from app.settings import Settings, read_settings, unknown_variables
 from app.termination import stoppable
 

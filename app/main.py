@@ -30,7 +30,7 @@ from app.api.service import Service
 from app.connections import watched_protocol
 from app.engine.interface import EngineInterface
 from app.engine.interruption import stopped_while_loading
-from app.engine.model_cache import drop_unfinished
+from app.engine.models.cache import drop_unfinished
 from app.metrics import Metrics, package_version
 from app.settings import Settings
 from app.systemd import Notifier

@@ -179,14 +179,14 @@ def _table(target: str, draft: str, given: str, dtype: str) -> str:
         return given
     if not target:
         raise SettingsError("say which table: --target (and --draft), or --fingerprint")
-    from app.engine.identity import table_of
+    from app.engine.models.identity import table_of
 
     return table_of(target, draft or None, dtype)
 
 
 def _texts(target: str, tokens: Iterable[int]) -> dict[int, str]:
     """What each token says."""
-    from app.engine.loading import load_tokenizer
+    from app.engine.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(target)
     return {token: str(tokenizer.decode([token], skip_special_tokens=False)) for token in tokens}

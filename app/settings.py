@@ -14,7 +14,7 @@ from pydantic import Field, FilePath, FiniteFloat, SecretStr, ValidationError, f
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.engine.dtypes import DTYPE_HELP, full_name
+from app.engine.models.dtypes import DTYPE_HELP, full_name
 from app.engine.request import NEED_DRAFT, DrafterName, VerifierName
 from racer.drafter import Policy
 

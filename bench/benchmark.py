@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from app.engine.cost import ModelMemory
+from app.engine.cost.measure import ModelMemory
 from app.engine.engine import Engine, EngineConfig
 from app.engine.learning import Learning
-from app.engine.loading import LoadedModel
-from app.engine.model_cache import cache_directory
+from app.engine.models.cache import cache_directory
+from app.engine.models.loading import LoadedModel
 from app.text.codec import TextCodec
 from bench.engine_runner import EngineRunner
 from bench.memory import PeakMemory

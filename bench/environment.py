@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from app.engine.device import usable_cpus
 from app.engine.interface import ModelInfo
-from app.engine.machine import processor
+from app.engine.models.device import usable_cpus
+from app.engine.models.machine import processor
 from bench import host
 
 PACKAGES = ("racer-csd", "torch", "transformers", "tokenizers", "numpy", "numba")

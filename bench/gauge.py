@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
-from app.engine.device import choose_threads
+from app.engine.cost.neighbours import Watch
 from app.engine.interruption import told
-from app.engine.loading import load_model
-from app.engine.neighbours import Watch
+from app.engine.models.device import choose_threads
+from app.engine.models.loading import load_model
 from app.metrics import Metrics
 from bench.benchmark import Benchmark
 from bench.engine_runner import Clock, EngineRunner

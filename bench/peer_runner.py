@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from app.engine.loading import LoadedModel
+from app.engine.models.loading import LoadedModel
 from bench.errors import BenchError
 from bench.modes import Mode
 from bench.result import Measurement

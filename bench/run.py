@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.engine.device import choose_threads
 from app.engine.interruption import told
-from app.engine.loading import load_model
+from app.engine.models.device import choose_threads
+from app.engine.models.loading import load_model
 from bench import environment as facts
 from bench.benchmark import Benchmark, Outcome
 from bench.errors import BenchError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from app.engine.choose import choose
 from app.engine.request import SamplingParams
+from app.engine.sampling.choose import choose
 from racer.drafter import RacerConfig
 from racer.factory import warm_up
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from app.engine.engine import Engine, EngineConfig
-from app.engine.loading import LoadedModel
+from app.engine.models.loading import LoadedModel
 from app.text.codec import TextCodec
 from tests.models import VOCABULARY, build
 

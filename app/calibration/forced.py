@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from app.engine.target import Rows, SessionCache, Target
+from app.engine.forward.target import Rows, SessionCache, Target
 from csd.divergence import Event
 
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from app.engine.draft_model import DraftModel
+from app.engine.cost.plain import PlainPace
+from app.engine.draft.model import DraftModel
 from app.engine.drafting import Draft, Drafting
 from app.engine.events import StepRecord
-from app.engine.logits import Chooser, Successors, logprobs_for, successors
-from app.engine.plain import PlainPace
-from app.engine.prompts import PromptReader
+from app.engine.forward.target import Rows, Target
+from app.engine.prefill import PromptReader
+from app.engine.sampling.logits import Chooser, Successors, logprobs_for, successors
 from app.engine.session import Session
 from app.engine.stopwatch import Stopwatch
 from app.engine.tally import Tally
-from app.engine.target import Rows, Target
 from csd.memory import CorrectionMemory
 from csd.verify import Walk, walk_csd, walk_exact
 from racer.budget import CostCurve

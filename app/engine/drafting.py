@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from app.engine.choose import is_greedy
-from app.engine.draft_control import LONGEST, DraftAcceptance, Pace, Throughput
-from app.engine.draft_model import Chain, DraftCache, DraftModel
-from app.engine.hybrid import Proposal, depth_chances, merge
+from app.engine.draft.control import LONGEST, DraftAcceptance, Pace, Throughput
+from app.engine.draft.model import Chain, DraftCache, DraftModel
+from app.engine.draft.tree import Proposal, depth_chances, merge
+from app.engine.sampling.choose import is_greedy
 from app.engine.session import Session
 from racer.budget import CostCurve, share_budget
 from racer.tree import DraftTree, Source

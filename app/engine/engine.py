@@ -10,34 +10,34 @@ import torch
 
 from app.engine.calls import ProgramCalls
 from app.engine.config import EngineConfig, check_drafter
-from app.engine.conversations import Conversations
 from app.engine.correction import Corrections
-from app.engine.cost import ModelMemory, given_curve, measure_draft, price_steps
+from app.engine.cost.measure import ModelMemory, given_curve, measure_draft, price_steps
+from app.engine.cost.prior import PriorRows
 from app.engine.decoder import Decoder
-from app.engine.device import choose_threads, kv_budget
-from app.engine.draft_model import DraftModel, build_draft
+from app.engine.draft.model import DraftModel, build_draft
 from app.engine.errors import ModelLoadError
 from app.engine.events import EngineObserver, EventSink
-from app.engine.identity import table_fingerprint
+from app.engine.forward.selfcheck import build_target
+from app.engine.forward.target import PackedTarget
 from app.engine.instruments import Instruments
 from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, ModelInfo
 from app.engine.interruption import told
 from app.engine.kernels import compile_ahead, compile_now
-from app.engine.loading import LoadedModel, load_model
-from app.engine.model_cache import cache_directory
-from app.engine.prior import PriorRows
+from app.engine.models.cache import cache_directory
+from app.engine.models.device import choose_threads, kv_budget
+from app.engine.models.identity import table_fingerprint
+from app.engine.models.loading import LoadedModel, load_model
+from app.engine.prefix.conversations import Conversations
 from app.engine.request import (
     GenerationRequest,
     SamplingParams,
     SpeculationParams,
     StopParams,
 )
-from app.engine.selfcheck import build_target
+from app.engine.scheduler.worker import Worker
 from app.engine.session import Session
 from app.engine.submission import Handle, checked, new_session
-from app.engine.target import PackedTarget
 from app.engine.tenants import Tenants
-from app.engine.worker import Worker
 from racer.auto import Shared
 from racer.drafter import Drafter, NullDrafter
 from racer.factory import new_drafter

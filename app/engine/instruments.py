@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from app.engine.cost.prior import PriorRows
 from app.engine.decoder import Decoder
-from app.engine.draft_model import DraftModel
+from app.engine.draft.model import DraftModel
+from app.engine.forward.target import Target
 from app.engine.interface import ModelInfo
 from app.engine.learning import Learning
-from app.engine.prior import PriorRows
-from app.engine.target import Target
-from app.engine.worker import Worker
+from app.engine.scheduler.worker import Worker
 from csd.verify import Walk
 from racer.auto import Shared
 
@@ -93,7 +93,7 @@ class Instruments:
             self._draft.acceptance, self._draft.curve = learning.draft_acceptance, learning.draft_curve
 
     def settle(self, timeout: float | None = None, hear: Callable[[int, int], None] | None = None) -> bool:
-        """Wait until nothing is left to prepare in idle time (app.engine.prior); False if that does not come about.
+        """Wait until nothing is left to prepare in idle time (app.engine.cost.prior); False if that does not come about.
 
         timeout: seconds after which to give up. hear: told how many prior rows of how many are known, whenever that changes.
         """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.engine.draft_control import DraftAcceptance, Throughput
-from app.engine.plain import PlainPace
+from app.engine.cost.plain import PlainPace
+from app.engine.draft.control import DraftAcceptance, Throughput
 from racer.auto import Shared
 from racer.budget import CostCurve
 

@@ -42,7 +42,7 @@ class SamplingParams:
 
     temperature 0 is greedy; top_k 0 and min_p 0.0 and top_p 1.0 switch the filter off. seed None lets the engine draw one.
     presence_penalty and frequency_penalty count the answer, repetition_penalty (1.0: off) the prompt too. logit_bias:
-    (token id, what is added to its logit). See app.engine.rules.
+    (token id, what is added to its logit). See app.engine.sampling.logits_processor.
     """
 
     temperature: float = 1.0

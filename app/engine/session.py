@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from app.engine.counts import Counts
-from app.engine.draft_model import DraftCache
+from app.engine.draft.model import DraftCache
 from app.engine.events import (
     SOURCE_NAMES,
     Delta,
@@ -21,10 +21,10 @@ from app.engine.events import (
     StepTree,
     TokenLogprob,
 )
-from app.engine.learnt import LearntRows
+from app.engine.forward.target import SessionCache
+from app.engine.prefix.learnt import LearntRows
 from app.engine.request import GenerationRequest
-from app.engine.rules import TokenRules
-from app.engine.target import SessionCache
+from app.engine.sampling.logits_processor import TokenRules
 from app.text.codec import TextCodec
 from app.text.stops import StopMatcher
 from csd.gate import Rule
@@ -54,7 +54,7 @@ class Session:
         self.seed = secrets.randbits(63) if request.sampling.seed is None else request.sampling.seed
         self.stage = Stage.WAITING
         self.cancelled = False
-        self.rows = 0  # of KV that it holds now (see app.engine.room)
+        self.rows = 0  # of KV that it holds now (see app.engine.prefix.room)
         self.prefilled = 0  # tokens of its text that stand in the cache, while it is read
         self.counted = 0  # tokens of the prompt that count as read
         self.evictions = 0  # of automaton nodes, that are counted

@@ -11,8 +11,8 @@ from app.engine.events import Event, EventSink
 from app.engine.interface import ModelInfo
 from app.engine.request import GenerationRequest
 from app.engine.resolve import resolve
+from app.engine.scheduler.worker import Worker
 from app.engine.session import Session
-from app.engine.worker import Worker
 from app.text.codec import TextCodec
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.engine.machine import processor
+from app.engine.models.machine import processor
 from bench import host
 from bench.load.figures import against_plain, figures
 from bench.load.plan import LoadPlan

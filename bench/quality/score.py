@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from app.engine.target import Rows, Target
+from app.engine.forward.target import Rows, Target
 
 
 @torch.inference_mode()

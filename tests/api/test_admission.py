@@ -12,8 +12,8 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from app.engine.pace import Pace
 from app.engine.request import GenerationRequest
+from app.engine.scheduler.wait import Pace
 from tests.api.support import BOTH, CHAT, COMPLETIONS, HELLO, STREAMS, ask, check_error, client_of, samples, served
 from tests.synthetic import SyntheticCodec, SyntheticEngine
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ import pytest
 
 from app.api.details import Asked, Echo, TokenDetails
 from app.engine.events import Delta, TokenLogprob
-from app.engine.loading import load_tokenizer
+from app.engine.models.loading import load_tokenizer
 from app.text.codec import TextCodec
 from tests.synthetic import SyntheticCodec
 from tests.text.samples import HARD, byte_level, sentencepiece

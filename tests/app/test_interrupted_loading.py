@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import cli
-from app.engine import model_cache
-from app.engine.model_cache import drop_unfinished, scratch_directory
+from app.engine.models import cache as model_cache
+from app.engine.models.cache import drop_unfinished, scratch_directory
 from app.termination import INTERRUPTED, TERMINATED
 
 DATA = "--data=questions.jsonl"

@@ -18,9 +18,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_cache(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """No test reads or leaves a cost curve in the user's cache; one is measured quickly, and kept also on a busy machine."""
     monkeypatch.setenv("RACER_CACHE_DIR", str(cache))
-    monkeypatch.setattr("app.engine.cost.ROUNDS", 1)
-    monkeypatch.setattr("app.engine.cost.HALVINGS", 0)
-    monkeypatch.setattr("app.engine.cost.disturbance", lambda *_: 0.0)
+    monkeypatch.setattr("app.engine.cost.measure.ROUNDS", 1)
+    monkeypatch.setattr("app.engine.cost.measure.HALVINGS", 0)
+    monkeypatch.setattr("app.engine.cost.measure.disturbance", lambda *_: 0.0)
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -146,9 +146,9 @@ def test_load_counts_from_the_calibration_on(
 
     monkeypatch.setattr("bench.gauge.check", disturbed)
     monkeypatch.setattr("bench.gauge.load_model", lambda *_, **__: loaded())
-    monkeypatch.setattr("app.engine.cost._one_step", lambda *_: 0.02)
-    monkeypatch.setattr("app.engine.neighbours.disturbance", lambda *_: meanwhile)
-    monkeypatch.setattr("app.engine.neighbours.busiest", lambda *_: {"make": 1.5})
+    monkeypatch.setattr("app.engine.cost.measure._one_step", lambda *_: 0.02)
+    monkeypatch.setattr("app.engine.cost.neighbours.disturbance", lambda *_: meanwhile)
+    monkeypatch.setattr("app.engine.cost.neighbours.busiest", lambda *_: {"make": 1.5})
     found = measure(plan(write_questions(tmp_path / "q.jsonl", "a"), "auto", prior_rows=0))
     assert found.others == max(while_calibrated, meanwhile)
     assert found.exit_code == (3 if found.others else 1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.calibration.forced import ForcedReader, Reading, Text
-from app.engine.target import PackedTarget
+from app.engine.forward.target import PackedTarget
 from tests.models import VOCABULARY, build
 
 RNG = np.random.default_rng(0)

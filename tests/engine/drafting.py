@@ -11,7 +11,7 @@ import torch
 
 from app.engine.calls import Completion
 from app.engine.engine import Engine, EngineConfig
-from app.engine.loading import LoadedModel
+from app.engine.models.loading import LoadedModel
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from tests.tiny import loaded
 

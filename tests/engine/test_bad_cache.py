@@ -18,15 +18,16 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine import gguf_convert, loading
-from app.engine.cost import VERSION, ModelMemory
+from app.engine.cost.measure import VERSION, ModelMemory
+from app.engine.cost.prior import PriorRows
 from app.engine.decoder import Decoder
 from app.engine.errors import ModelLoadError
-from app.engine.loading import load_model
-from app.engine.manifest import NAME
-from app.engine.model_cache import alone_in
-from app.engine.prior import PriorRows
-from app.engine.target import PackedTarget
+from app.engine.forward.target import PackedTarget
+from app.engine.models import loading
+from app.engine.models.cache import alone_in
+from app.engine.models.gguf import convert as gguf_convert
+from app.engine.models.loading import load_model
+from app.engine.models.manifest import NAME
 from racer.auto import Shared
 from racer.budget import CostCurve
 from tests.engine.gguf_files import write_gguf

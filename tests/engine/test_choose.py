@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
-from app.engine.choose import _keys, choose, gumbel, narrowed, random_bits, random_bits_on_device
 from app.engine.request import SamplingParams
+from app.engine.sampling.choose import _keys, choose, gumbel, narrowed, random_bits, random_bits_on_device
 from csd.verify import walk_exact
 from racer.tree import DraftTree
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine.logits import Chooser, successors
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
-from app.engine.rules import TokenRules
+from app.engine.sampling.logits import Chooser, successors
+from app.engine.sampling.logits_processor import TokenRules
 from app.engine.session import Session
 from csd.gate import CsdRule, Rule, StaticRule
 from csd.memory import CorrectionMemory

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.cost import ModelMemory, measure
+from app.engine.cost.measure import ModelMemory, measure
+from app.engine.cost.neighbours import Reading
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import StepRecord
-from app.engine.neighbours import Reading
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from tests.tiny import loaded, tiny_engine
 from tests.waiting import wait_until
@@ -91,7 +91,7 @@ def test_the_curve_is_measured_kept_and_found_again(tmp_path: Path, monkeypatch:
     assert measured is not None
     assert [n for n, _ in measured][:3] == [1, 2, 3]
     assert all(seconds > 0 for _, seconds in measured)
-    monkeypatch.setattr("app.engine.cost._one_step", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("app.engine.cost.measure._one_step", lambda *_: pytest.fail("measured again"))
     kept = memory.load()
     assert kept is not None
     assert measure(engine._decoder, 256, memory).sizes.tolist() == [n for n, _ in measured]
@@ -104,7 +104,7 @@ def test_a_curve_measured_beside_other_programs_is_used_and_not_kept(tmp_path: P
     readings = iter((Reading(0.0, 100.0, 5.0), Reading(10.0, 112.0, 7.0)))  # 12 seconds of work in 10, 2 of them its own
     memory = ModelMemory(tmp_path, model, read=lambda: next(readings))
     memory.spare = 0
-    caplog.set_level("INFO", "app.engine.cost")
+    caplog.set_level("INFO", "app.engine.cost.measure")
     with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), memory=memory) as engine:
         assert engine.cost_curve is not None
     assert memory.load() is None
@@ -135,7 +135,7 @@ def test_idle_work_that_fails_is_given_up_and_harms_nobody(monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise RuntimeError("made to fail")
 
-    monkeypatch.setattr("app.engine.prior.PriorRows.advance", fail)
+    monkeypatch.setattr("app.engine.cost.prior.PriorRows.advance", fail)
     with tiny_engine(eos=frozenset(), prior_rows=50) as engine:
         assert run(engine).finished.completion_tokens == 60
         wait_until(lambda: not engine._worker.prepares)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine.conversations import Conversations
-from app.engine.draft_model import DraftCache
+from app.engine.draft.model import DraftCache
 from app.engine.events import Finished
-from app.engine.kv import KVLayout, KVSlab
-from app.engine.prompts import Kept, common_length
+from app.engine.forward.kv import KVLayout, KVSlab
+from app.engine.prefill import Kept, common_length
+from app.engine.prefix.conversations import Conversations
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig
 from racer.factory import new_drafter

@@ -15,9 +15,9 @@ from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
 from app.engine.errors import InvalidRequest, ModelLoadError
 from app.engine.events import Delta, Event, Finished, StepRecord
+from app.engine.forward.target import PackedTarget
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.session import Session
-from app.engine.target import PackedTarget
 from racer.tree import Source
 from tests.engine.drafting import CHEAP, FLAT
 from tests.models import build

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from app.engine.draft_control import (
+from app.engine.draft.control import (
     CLASSES,
     FADE,
     LATELY,

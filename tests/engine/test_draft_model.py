@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine.draft_model import DraftCache, DraftModel
+from app.engine.draft.model import DraftCache, DraftModel
 from app.engine.engine import Engine, EngineConfig
 from app.engine.errors import InvalidRequest, ModelLoadError
 from app.engine.events import Delta, Event, Finished
+from app.engine.forward.target import PackedTarget
+from app.engine.models.vocabulary import SharedVocabulary
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.engine.target import PackedTarget
-from app.engine.vocabulary import SharedVocabulary
 from tests.engine.drafting import CHEAP, DEAR, DRAFT_SEED, FLAT, GREEDY, PLAIN, PROMPTS, SEEDED, answer, ask, pair, similar
 from tests.engine.test_control import LINEAR
 from tests.models import VOCABULARY, build

@@ -11,7 +11,7 @@ import pytest
 from app.engine.engine import Engine
 from app.engine.errors import ContextLengthExceeded, EngineClosed, InvalidRequest, QueueFull
 from app.engine.events import Delta, Event, Failed, Finished
-from app.engine.kv import KVSlab
+from app.engine.forward.kv import KVSlab
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.session import Session
 from racer.auto import AutoDrafter

@@ -14,9 +14,9 @@ from app.engine.calls import Completion
 from app.engine.engine import Engine
 from app.engine.errors import EngineClosed, EngineFailed, GenerationLost
 from app.engine.events import Delta, Event, Failed, Finished, StepRecord
-from app.engine.health import Failures, failure_of
+from app.engine.forward.target import Rows
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.engine.target import Rows
+from app.engine.scheduler.health import Failures, failure_of
 from app.text.errors import GrammarError
 from tests.engine.drafting import CHEAP, FLAT, similar
 from tests.tiny import tiny_engine

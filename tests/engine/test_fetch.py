@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from app.engine import fetch, model_cache
 from app.engine.errors import ModelLoadError
-from app.engine.fetch import KNOWN_MODELS, PackagedModel, fetch_default
-from app.engine.manifest import sha256_of
-from app.engine.model_cache import cache_directory
+from app.engine.models import cache as model_cache
+from app.engine.models import fetch
+from app.engine.models.cache import cache_directory
+from app.engine.models.fetch import KNOWN_MODELS, PackagedModel, fetch_default
+from app.engine.models.manifest import sha256_of
 
 CONTENT = b"GGUF" + b"weights" * 1000
 

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausa
 
 from app.engine.engine import Engine, EngineConfig
 from app.engine.errors import ModelLoadError
-from app.engine.loading import load_model
+from app.engine.models.loading import load_model
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from tests.engine.gguf_files import write_gguf
 from tests.text.samples import byte_level

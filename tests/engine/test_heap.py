@@ -8,8 +8,8 @@ import numpy as np
 import psutil
 import pytest
 
-from app.engine.heap import HeapTrim, c_library_trim
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
+from app.engine.scheduler.heap import HeapTrim, c_library_trim
 from tests.engine.drafting import FLAT
 from tests.tiny import tiny_engine
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.draft_control import Pace, Throughput
+from app.engine.draft.control import Pace, Throughput
+from app.engine.draft.tree import depth_chances, merge
 from app.engine.errors import InvalidRequest
-from app.engine.hybrid import depth_chances, merge
 from app.engine.request import SamplingParams, SpeculationParams
 from racer.auto import AutoDrafter
 from racer.budget import CostCurve

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.engine import identity
-from app.engine.identity import table_fingerprint, table_of
-from app.engine.loading import load_model
+from app.engine.models import identity
+from app.engine.models.identity import table_fingerprint, table_of
+from app.engine.models.loading import load_model
 from tests.models import build
 from tests.tiny import tokenizer
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from app.engine.conversations import Conversations
-from app.engine.draft_model import DraftCache
-from app.engine.kv import KVLayout, KVSlab
-from app.engine.prompts import Kept, PromptReader
+from app.engine.draft.model import DraftCache
+from app.engine.forward.kv import KVLayout, KVSlab
+from app.engine.prefill import Kept, PromptReader
+from app.engine.prefix.conversations import Conversations
+from app.engine.prefix.room import Room
+from app.engine.prefix.siblings import ReadPrompt, ReadPrompts
 from app.engine.request import GenerationRequest, StopParams
-from app.engine.room import Room
 from app.engine.session import Stage
-from app.engine.siblings import ReadPrompt, ReadPrompts
 from racer.drafter import NullDrafter
 from racer.tree import Source
 from tests.engine.drafting import FLAT

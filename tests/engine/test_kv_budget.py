@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from app.engine.calls import Completion
+from app.engine.cost.prior import PriorRows
 from app.engine.decoder import Decoder
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import Finished
-from app.engine.kv import KVSlab
-from app.engine.prior import PriorRows
+from app.engine.forward.kv import KVSlab
+from app.engine.forward.target import PackedTarget
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.submission import checked, new_session
-from app.engine.target import PackedTarget
 from racer.auto import Shared
 from racer.budget import CostCurve
 from tests.engine.drafting import CHEAP, DEAR, FLAT, similar

@@ -16,9 +16,10 @@ from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from app.engine import gguf_convert, hub, loading
 from app.engine.errors import ModelLoadError
-from app.engine.loading import LoadedModel, load_model
+from app.engine.models import hub, loading
+from app.engine.models.gguf import convert as gguf_convert
+from app.engine.models.loading import LoadedModel, load_model
 from tests.engine.gguf_files import write_gguf
 from tests.text.samples import TEXTS, byte_level
 

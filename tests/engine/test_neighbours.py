@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.neighbours import Reading, busiest, disturbance, read_processors, read_programs
+from app.engine.cost.neighbours import Reading, busiest, disturbance, read_processors, read_programs
 
 BEFORE = Reading(50.0, 1000.0, 30.0)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.cost import ModelMemory
+from app.engine.cost.measure import ModelMemory
+from app.engine.cost.prior import PriorRows
 from app.engine.engine import Engine, EngineConfig
-from app.engine.prior import PriorRows
 from tests.tiny import loaded, tiny_engine
 from tests.waiting import wait_until
 
@@ -28,7 +28,7 @@ def test_an_engine_that_is_closed_keeps_the_rows_it_has(tmp_path: Path, monkeypa
     memory = ModelMemory(tmp_path, loaded())
     with monkeypatch.context() as patch:
         small_chunks(patch, 40)
-        patch.setattr("app.engine.prior.SAVE_EVERY", 1e9)
+        patch.setattr("app.engine.cost.prior.SAVE_EVERY", 1e9)
         with Engine(loaded(), CONFIG, memory=memory) as engine:
             wait_until(lambda: engine.status().drafting.prior_rows >= 40)
             assert not memory.prior_path.exists()
@@ -45,7 +45,7 @@ def test_an_engine_that_is_closed_keeps_the_rows_it_has(tmp_path: Path, monkeypa
 def test_rows_are_kept_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     memory = ModelMemory(tmp_path, loaded())
     small_chunks(monkeypatch, 40)
-    monkeypatch.setattr("app.engine.prior.SAVE_EVERY", 0.0)
+    monkeypatch.setattr("app.engine.cost.prior.SAVE_EVERY", 0.0)
     with Engine(loaded(), CONFIG, memory=memory) as engine:
         wait_until(lambda: engine.status().drafting.prior_rows >= 40)
         wait_until(memory.prior_path.exists)

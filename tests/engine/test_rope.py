@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from app.engine.rope import freeze_rope
+from app.engine.models.rope import freeze_rope
 
 ORIGINAL, LONGEST = 16, 64
 LONGROPE: dict[str, Any] = {

@@ -14,11 +14,11 @@ from app.engine.calls import Completion
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
 from app.engine.events import Delta
-from app.engine.logits import logprobs_for
+from app.engine.forward.target import PackedTarget
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.engine.rules import TokenRules
+from app.engine.sampling.logits import logprobs_for
+from app.engine.sampling.logits_processor import TokenRules
 from app.engine.session import Session
-from app.engine.target import PackedTarget
 from tests.engine.drafting import CHEAP, FLAT, pair, similar
 from tests.models import VOCABULARY, build
 from tests.tiny import loaded, tiny_engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from app.engine.draft.tree import Proposal
 from app.engine.drafting import UNPROVEN, Draft, Drafting, _pace
-from app.engine.hybrid import Proposal
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.session import Session
 from app.text.codec import TextCodec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.draft_model import DraftCache
+from app.engine.draft.model import DraftCache
 from app.engine.engine import Engine
 from app.engine.events import Delta, Finished
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams

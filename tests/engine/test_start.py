@@ -17,13 +17,14 @@ import torch
 from transformers import modeling_gguf_pytorch_utils as library
 
 from app import collection
-from app.engine import cost, engine, kernels
+from app.engine import engine, kernels
 from app.engine.config import EngineConfig
+from app.engine.cost import measure as cost
 from app.engine.decoder import Decoder
-from app.engine.gguf_reading import read_once
-from app.engine.loading import load_model
-from app.engine.selfcheck import disagreement
-from app.engine.target import PackedTarget
+from app.engine.forward.selfcheck import disagreement
+from app.engine.forward.target import PackedTarget
+from app.engine.models.gguf.reading import read_once
+from app.engine.models.loading import load_model
 from racer.drafter import RacerConfig
 from tests.engine.gguf_files import write_gguf
 from tests.engine.test_loading import tiny

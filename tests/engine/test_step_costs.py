@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.engine import cost
+from app.engine.cost import measure as cost
 from app.engine.decoder import Decoder
-from app.engine.loading import LoadedModel
-from app.engine.target import PackedTarget, Rows
+from app.engine.forward.target import PackedTarget, Rows
+from app.engine.models.loading import LoadedModel
 from racer.budget import CostCurve
 from tests.models import VOCABULARY, build
 from tests.tiny import loaded
@@ -128,9 +128,9 @@ def test_costs_are_kept_for_a_model_and_a_machine(tmp_path: Path, monkeypatch: p
     assert not found(replace(model, dtype=torch.bfloat16))
     assert not found(drafts=True)
     for name, value in (
-        ("app.engine.cost.torch.get_num_threads", lambda: 77),
-        ("app.engine.cost.torch.__version__", "0.1"),
-        ("app.engine.cost.processor", lambda: "another"),
+        ("app.engine.cost.measure.torch.get_num_threads", lambda: 77),
+        ("app.engine.cost.measure.torch.__version__", "0.1"),
+        ("app.engine.cost.measure.processor", lambda: "another"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(name, value)

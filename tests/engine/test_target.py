@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from app.engine.forward.selfcheck import build_target, disagreement
+from app.engine.forward.target import PackedTarget, Rows, SequentialTarget
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
-from app.engine.selfcheck import build_target, disagreement
-from app.engine.target import PackedTarget, Rows, SequentialTarget
 from racer.tree import DraftTree
 from tests.models import HYBRIDS, MODELS, VOCABULARY, build
 from tests.tiny import tiny_engine
@@ -118,14 +118,14 @@ def test_a_hybrid_falls_back_to_plain_decoding_with_a_log_line(name: str, caplog
 def test_the_self_check_sees_a_mask_that_is_ignored(monkeypatch: pytest.MonkeyPatch):
     target = PackedTarget(build("llama"))
     assert disagreement(target) is None
-    monkeypatch.setattr("app.engine.attention.Segment.bias", lambda *_: None)
+    monkeypatch.setattr("app.engine.forward.attention.Segment.bias", lambda *_: None)
     assert "logits differ" in (disagreement(target) or "")
 
 
 def test_a_failed_check_gives_the_model_its_own_attention_back(monkeypatch: pytest.MonkeyPatch):
     model = build("llama")
     native = model.config._attn_implementation
-    monkeypatch.setattr("app.engine.selfcheck.disagreement", lambda _: "made to fail")
+    monkeypatch.setattr("app.engine.forward.selfcheck.disagreement", lambda _: "made to fail")
     target, reason = build_target(model, max_context=64)
     assert isinstance(target, SequentialTarget)
     assert reason == "made to fail"

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from app.engine.errors import ModelLoadError
-from app.engine.vocabulary import share_vocabulary
+from app.engine.models.vocabulary import share_vocabulary
 from app.text.codec import TextCodec
 from tests.engine.drafting import pair
 from tests.tiny import SPECIAL, loaded

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.loading import load_tokenizer
+from app.engine.models.loading import load_tokenizer
 from app.text.codec import TextCodec
 from tests.text.samples import BUILDERS, tokenizer
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine, EngineConfig
-from app.engine.loading import LoadedModel
+from app.engine.models.loading import LoadedModel
 from app.text.codec import TextCodec
 from tests.engine.drafting import CHEAP, FLAT
 from tests.tiny import loaded, tokenizer

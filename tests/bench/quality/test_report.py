@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.engine.target import PackedTarget
+from app.engine.forward.target import PackedTarget
 from bench.errors import BenchError
 from bench.quality.modes import MODES, parse
 from bench.quality.report import as_markdown, build, samples_to_tell, wilson

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from app.engine.choose import choose, is_greedy
-from app.engine.draft_control import DraftAcceptance, Record
+from app.engine.draft.control import DraftAcceptance, Record
 from app.engine.errors import ModelLoadError
-from app.engine.kv import KVSlab
-from app.engine.loading import LoadedModel
+from app.engine.forward.kv import KVSlab
+from app.engine.forward.selfcheck import build_target
+from app.engine.forward.target import PackedTarget, Rows
+from app.engine.models.loading import LoadedModel
+from app.engine.models.vocabulary import SharedVocabulary, share_vocabulary
 from app.engine.request import GenerationRequest
-from app.engine.rules import TokenRules
-from app.engine.selfcheck import build_target
-from app.engine.target import PackedTarget, Rows
-from app.engine.vocabulary import SharedVocabulary, share_vocabulary
+from app.engine.sampling.choose import choose, is_greedy
+from app.engine.sampling.logits_processor import TokenRules
 from racer.budget import CostCurve
 
 logger = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from app.engine.decoder import Decoder
-from app.engine.device import empty_cache
 from app.engine.events import EngineObserver, FinishReason
-from app.engine.health import Failures, failure_of
-from app.engine.room import Room
+from app.engine.models.device import empty_cache
+from app.engine.prefix.room import Room
+from app.engine.prefix.siblings import awaits_sibling, siblings
+from app.engine.scheduler.health import Failures, failure_of
 from app.engine.session import Session, Stage
-from app.engine.siblings import awaits_sibling, siblings
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import numpy as np
 from app.engine.errors import ModelLoadError
 
 # One divisor of the inverse frequency for each pair of dimensions. The first is Llama 3.1's, already computed for its context;
-# the others are LongRoPE's, of which the longest text that can come chooses one (app.engine.rope).
+# the others are LongRoPE's, of which the longest text that can come chooses one (app.engine.models.rope).
 _FREQS, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 _CUT_ROTATION = ("phi3",)  # model types that can rotate a part of each head, as the file says
 

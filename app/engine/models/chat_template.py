@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from app.engine.checkpoint import unreadable
 from app.engine.errors import ModelLoadError
+from app.engine.models.checkpoint import unreadable
 from app.text.codec import TextCodec
 from app.text.errors import ChatTemplateError
 

@@ -18,13 +18,13 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from app.engine.device import dtype_name, free_memory
 from app.engine.errors import ModelLoadError
-from app.engine.gguf_reading import read_once
-from app.engine.gguf_rope import RopeScaling, apply_scaling, read_scaling
-from app.engine.gguf_tokenizer import Vocabulary, read_tokenizer
-from app.engine.manifest import damage, write_manifest
-from app.engine.model_cache import alone_in, cache_error, discard, publish, scratch_directory
+from app.engine.models.cache import alone_in, cache_error, discard, publish, scratch_directory
+from app.engine.models.device import dtype_name, free_memory
+from app.engine.models.gguf.reading import read_once
+from app.engine.models.gguf.rope import RopeScaling, apply_scaling, read_scaling
+from app.engine.models.gguf.tokenizer import Vocabulary, read_tokenizer
+from app.engine.models.manifest import damage, write_manifest
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from app.engine.cost.files import keep, read_kept
 from app.engine.decoder import Decoder
-from app.engine.kv import KVSlab
-from app.engine.logits import successors
-from app.engine.measured import keep, read_kept
-from app.engine.target import Rows
+from app.engine.forward.kv import KVSlab
+from app.engine.forward.target import Rows
+from app.engine.sampling.logits import successors
 from racer.auto import Shared
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from app.engine.model_cache import discard
+from app.engine.models.cache import discard
 from csd.files import replacing
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.engine.choose import choose, is_greedy, narrowed
 from app.engine.events import TokenLogprob
+from app.engine.sampling.choose import choose, is_greedy, narrowed
 from app.engine.session import Session
 from csd.verify import Reading
 from racer.tree import DraftTree

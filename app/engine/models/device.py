@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from app.engine.dtypes import full_name
 from app.engine.errors import ModelLoadError
+from app.engine.models.dtypes import full_name
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _ROOT = Path("/")

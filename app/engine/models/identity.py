@@ -11,9 +11,9 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-from app.engine.checkpoint import weight_files
-from app.engine.device import choose_device, choose_dtype
-from app.engine.loading import LoadedModel, ModelFiles, find_model, load_model
+from app.engine.models.checkpoint import weight_files
+from app.engine.models.device import choose_device, choose_dtype
+from app.engine.models.loading import LoadedModel, ModelFiles, find_model, load_model
 from csd.fingerprint import fingerprint
 
 SAMPLED = 8  # values of each parameter that tell one model from another

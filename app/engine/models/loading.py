@@ -13,15 +13,15 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from app.engine.checkpoint import Checkpoint, listed, read_checkpoint, unreadable
-from app.engine.device import choose_device, choose_dtype, dtype_name, free_memory
 from app.engine.errors import ModelLoadError
-from app.engine.fetch import KNOWN_MODELS, fetch_default
-from app.engine.gguf_convert import convert_gguf, file_identity, find_converted
-from app.engine.gguf_parts import refusal
-from app.engine.hub import fetch_from_hub
-from app.engine.model_cache import alone_in, cache_directory, discard
-from app.engine.template_file import check_template, read_template
+from app.engine.models.cache import alone_in, cache_directory, discard
+from app.engine.models.chat_template import check_template, read_template
+from app.engine.models.checkpoint import Checkpoint, listed, read_checkpoint, unreadable
+from app.engine.models.device import choose_device, choose_dtype, dtype_name, free_memory
+from app.engine.models.fetch import KNOWN_MODELS, fetch_default
+from app.engine.models.gguf.convert import convert_gguf, file_identity, find_converted
+from app.engine.models.gguf.parts import refusal
+from app.engine.models.hub import fetch_from_hub
 from app.text.codec import TextCodec
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from app.engine.model_cache import cache_error
+from app.engine.models.cache import cache_error
 
 NAME = "manifest.json"
 _SMALL = 1 << 26  # bytes: larger files are weights, whose sizes must do, since reading them twice would slow every start

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.engine.prompts import Kept
+from app.engine.prefill import Kept
 from racer.drafter import Drafter
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from app.engine.conversations import Conversations
-from app.engine.kv import KVSlab
-from app.engine.prompts import Kept, PromptReader, least_bytes
+from app.engine.forward.kv import KVSlab
+from app.engine.prefill import Kept, PromptReader, least_bytes
+from app.engine.prefix.conversations import Conversations
+from app.engine.prefix.siblings import ReadPrompt, ReadPrompts, read_by_sibling, siblings
 from app.engine.session import Session, Stage
-from app.engine.siblings import ReadPrompt, ReadPrompts, read_by_sibling, siblings
 from racer.drafter import Drafter
 
 logger = logging.getLogger(__name__)

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from app.engine.cost.files import keep, read_kept
+from app.engine.cost.neighbours import Reading, disturbance, read_processors
+from app.engine.cost.plain import PlainPace
 from app.engine.decoder import Decoder
-from app.engine.device import allowed_cpus
-from app.engine.draft_model import DraftModel
-from app.engine.loading import LoadedModel
-from app.engine.logits import successors
-from app.engine.machine import processor
-from app.engine.measured import keep, read_kept
-from app.engine.neighbours import Reading, disturbance, read_processors
-from app.engine.plain import PlainPace
-from app.engine.target import Rows, SessionCache
+from app.engine.draft.model import DraftModel
+from app.engine.forward.target import Rows, SessionCache
+from app.engine.models.device import allowed_cpus
+from app.engine.models.loading import LoadedModel
+from app.engine.models.machine import processor
+from app.engine.sampling.logits import successors
 from racer.budget import CostCurve
 from racer.tree import DraftTree
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.engine.choose import choose, is_greedy
-from app.engine.draft_model import DraftCache, DraftModel
-from app.engine.kv import KVSlab
-from app.engine.learnt import LearntRows
-from app.engine.logits import logprobs_for, successors, token_logprobs
-from app.engine.rules import TokenRules
+from app.engine.draft.model import DraftCache, DraftModel
+from app.engine.forward.kv import KVSlab
+from app.engine.forward.target import Rows, Target
+from app.engine.prefix.learnt import LearntRows
+from app.engine.prefix.siblings import ReadPrompt
+from app.engine.sampling.choose import choose, is_greedy
+from app.engine.sampling.logits import logprobs_for, successors, token_logprobs
+from app.engine.sampling.logits_processor import TokenRules
 from app.engine.session import Session, Stage
-from app.engine.siblings import ReadPrompt
-from app.engine.target import Rows, Target
 from racer.drafter import Drafter
 from racer.tree import Source
 

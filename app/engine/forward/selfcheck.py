@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.engine.rope import freeze_rope
-from app.engine.target import PackedTarget, Rows, SequentialTarget, Target
+from app.engine.forward.target import PackedTarget, Rows, SequentialTarget, Target
+from app.engine.models.rope import freeze_rope
 from racer.tree import DraftTree, Source
 
 logger = logging.getLogger(__name__)

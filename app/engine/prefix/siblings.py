@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.engine.draft_model import DraftCache
+from app.engine.draft.model import DraftCache
 from app.engine.events import TokenLogprob
-from app.engine.kv import KVSlab
-from app.engine.learnt import LearntRows
+from app.engine.forward.kv import KVSlab
+from app.engine.prefix.learnt import LearntRows
 from app.engine.session import Session, Stage
 
 

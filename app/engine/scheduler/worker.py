@@ -9,15 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from app.engine.conversations import Conversations
 from app.engine.decoder import Decoder
 from app.engine.errors import EngineClosed, EngineFailed, GenerationLost, QueueFull
 from app.engine.events import EndReason, EngineObserver, FinishReason
-from app.engine.health import Failures, Pulse, failure_of, is_unexpected, release_frames
-from app.engine.heap import HeapTrim
-from app.engine.pace import Pace
-from app.engine.room import Room
-from app.engine.rounds import Rounds
+from app.engine.prefix.conversations import Conversations
+from app.engine.prefix.room import Room
+from app.engine.scheduler.health import Failures, Pulse, failure_of, is_unexpected, release_frames
+from app.engine.scheduler.heap import HeapTrim
+from app.engine.scheduler.rounds import Rounds
+from app.engine.scheduler.wait import Pace
 from app.engine.session import Session, Stage
 from app.text.errors import GrammarError
 from racer.drafter import Drafter, DrafterState
