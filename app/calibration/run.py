@@ -13,7 +13,7 @@ from app.calibration.forced import ForcedReader, Reading, Text
 from app.calibration.journal import Journal
 from app.calibration.texts import Item
 from app.engine.engine import Engine
-from app.engine.prefill import common_length
+from app.engine.prefix.prefix import common_length
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from csd.divergence import Divergences, Event
 from csd.files import write_whole

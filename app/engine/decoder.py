@@ -1,31 +1,27 @@
-"""The decoding step: draft, forward, walk, commit, learn, over all running sessions at once."""
+"""The verify step, over all running sessions at once: proposal, verify, walk, commit, learn."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
+from app.engine.chooser import Chooser
 from app.engine.cost.plain import PlainPace
 from app.engine.draft.model import DraftModel
-from app.engine.drafting import Draft, Drafting
+from app.engine.drafting import Drafting, Proposal
 from app.engine.events import StepRecord
 from app.engine.forward.target import Rows, Target
-from app.engine.prefill import PromptReader
-from app.engine.sampling.logits import Chooser, Successors, logprobs_for, successors
+from app.engine.prefill import Prefill
+from app.engine.sampling.logits import Successors, successors, token_logprobs
 from app.engine.session import Session
-from app.engine.stopwatch import Stopwatch
-from app.engine.tally import Tally
+from app.engine.step import Step, StepResult, Stopwatch, phase
 from csd.memory import CorrectionMemory
 from csd.verify import Walk, walk_csd, walk_exact
 from racer.budget import CostCurve
-from racer.drafter import Drafter
-from racer.tree import DraftTree, Source
-
-logger = logging.getLogger(__name__)
+from racer.tree import Source
 
 
 class Decoder:
@@ -39,32 +35,32 @@ class Decoder:
         top_k: int,
         prefill_chunk: int,
         curve: CostCurve | None = None,
-        draft: DraftModel | None = None,
+        draft_model: DraftModel | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """vocab_size: ids that may be emitted; rows of a padded vocabulary behind it never are.
+        """vocab_size: ids that may be emitted; a padded vocabulary has rows beyond it that never are.
 
         curve: what a row costs. Without one every session verifies its whole budget.
         """
         self.target = target
         self.vocab_size = vocab_size
         self.top_k = top_k
-        self.prompts = PromptReader(target, draft, vocab_size=vocab_size, top_k=top_k, chunk=prefill_chunk)
+        self.prefill = Prefill(target, draft_model, vocab_size=vocab_size, top_k=top_k, chunk=prefill_chunk)
         self.curve = curve
         self.refine = True  # let each step correct what steps are thought to cost
         self.plain: PlainPace | None = None  # what steps are compared with; None: with themselves
-        self.draft = draft
+        self.draft_model = draft_model
         self.clock = clock
-        self.drafting = Drafting(draft)
+        self.watch = Stopwatch(clock)
+        self.drafting = Drafting(draft_model)
         # a table belongs to one draft source: with a draft model, what n-grams miss says nothing of it
-        own = {Source.RETRIEVAL, Source.COPY_LOGIT} if draft is None else {Source.DRAFT_MODEL}
-        self._table_of = frozenset(own)
+        self._table_of = frozenset({Source.RETRIEVAL, Source.COPY_LOGIT} if draft_model is None else {Source.DRAFT_MODEL})
         self.corrections: CorrectionMemory | None = None
         self.listener: Callable[[Walk, list[float]], None] | None = None  # hears of exact walks and their logit gaps
 
     @property
     def models(self) -> list[Target]:
-        return [self.target] if self.draft is None else [self.target, self.draft.packed]
+        return [self.target] if self.draft_model is None else [self.target, self.draft_model.packed]
 
     def probe(self) -> None:
         """Read one token with each model; raises what they raise."""
@@ -72,125 +68,116 @@ class Decoder:
             if model.forward([Rows.of_text(model.open(1), [0])]).isnan().all():
                 raise RuntimeError("the model's logits are no numbers")
 
-    def step(self, sessions: Sequence[Session]) -> StepRecord:
+    def step(self, sessions: Sequence[Session]) -> StepResult:
         """One verify step for each session; raises what drafting and the model raise, with no session changed.
 
-        What fails for one session alone becomes its `failure`. The record holds those that emitted.
+        What fails for one session alone becomes its `failure`.
         """
-        watch = Stopwatch(self.clock)
-        with watch.phase("draft"):
-            drafts = self.drafting.draft(sessions, self.curve if self.target.trees else None)
-            trees = [draft.proposal.tree for draft in drafts]
-        with watch.phase("forward"):
-            logits = self._verify(sessions, trees)
-        with watch.phase("walk"):
-            learning = any(_drafter(session).learns for session in sessions)
-            top = successors(logits, self.top_k, probabilities=learning)
-            walks = self._walk(sessions, drafts, logits, top)
-            self._remember(trees, walks, logits)
-        tally = Tally()
-        rows = 0
-        for session, draft, walk in zip(sessions, drafts, walks, strict=True):
-            first, rows = rows, rows + len(draft.proposal.tree)
-            if walk is None:
-                continue
-            try:
-                with watch.phase("commit"):
-                    kept = self._emit(session, draft.proposal.tree, walk, logits, first)
-                    tally.add(draft.proposal.tree, walk, kept)
-                    assert session.cache is not None
-                    session.cache.commit(list(walk.path[:kept]))  # all but the last emitted token, which is the next root
-                with watch.phase("learn"):
-                    self._learn(session, draft, walk, kept, top, first)
-            except Exception as error:
-                session.failure = error
-        return self._record(tally, rows, watch)
+        self.watch = Stopwatch(self.clock)
+        proposals = self._draft(sessions)
+        logits = self._verify(proposals)
+        steps = self._walk(proposals, logits)
+        self._commit(steps)
+        self._learn(steps)
+        return StepResult([step for step in steps if step.tokens], len(logits), self.watch.seconds, self.watch.elapsed)
 
-    @staticmethod
-    def _emit(session: Session, tree: DraftTree, walk: Walk, logits: torch.Tensor, first: int) -> int:
-        """Hand a session the tokens of its walk; returns how many it took. first: row of its root."""
-        scores = logprobs_for(session, logits, [first + node for node in walk.path], walk.tokens)
-        kept = session.emit(walk.tokens, walk.sources, walk.rescued, scores, (tree, walk.path))
-        session.counts.refused_by_gate += walk.refused_by_gate
-        session.counts.step(len(tree) - 1, kept - 1)
-        return kept
+    @phase("draft")
+    def _draft(self, sessions: Sequence[Session]) -> list[Proposal]:
+        """A tree of candidates for each session."""
+        return self.drafting.draft(sessions, self.curve if self.target.trees else None)
 
-    def _record(self, tally: Tally, rows: int, watch: Stopwatch) -> StepRecord:
-        """What a step over so many rows came to; what it took corrects what steps are thought to cost."""
-        sessions, emitted = len(tally.accepted), sum(tally.by_source)
-        plain_seconds = seconds = watch.elapsed
-        if self.curve is not None and sessions:
-            worked = seconds - watch.seconds["draft"]
-            self.drafting.account(sessions, rows, emitted, self.curve)
-            if self.refine:
-                self.curve.observe(rows, worked)
-            if self.plain is not None:
-                if self.refine:
-                    self.plain.observe(sessions, rows, worked)
-                plain_seconds = self.plain.seconds(sessions, emitted)
-        return tally.record(watch.seconds, seconds, plain_seconds)
-
-    def _verify(self, sessions: Sequence[Session], trees: Sequence[DraftTree]) -> torch.Tensor:
-        rows = []
-        for session, tree in zip(sessions, trees, strict=True):
-            assert session.cache is not None
-            rows.append(Rows.of_tree(session.cache, tree))
+    @phase("forward")
+    def _verify(self, proposals: Sequence[Proposal]) -> torch.Tensor:
+        """The target's raw logits [nodes of all trees, vocabulary], in one forward pass."""
+        rows = [Rows.of_tree(proposal.session.cache, proposal.tree) for proposal in proposals]
         return self.target.forward(rows)[:, : self.vocab_size]
 
-    def _walk(
-        self, sessions: Sequence[Session], drafts: Sequence[Draft], logits: torch.Tensor, top: Successors
-    ) -> list[Walk | None]:
-        """A walk for each session; None where it failed."""
-        greedy = top.ids[:, 0].tolist()
-        walks: list[Walk | None] = []
-        start = 0
-        for session, draft in zip(sessions, drafts, strict=True):
-            tree = draft.proposal.tree
+    @phase("walk")
+    def _walk(self, proposals: Sequence[Proposal], logits: torch.Tensor) -> list[Step]:
+        """Which path of its tree each session keeps; those whose walk fails are left out."""
+        top = successors(logits, self.top_k, probabilities=any(proposal.session.drafter.learns for proposal in proposals))
+        steps, end = [], 0
+        for proposal in proposals:
+            start, end = end, end + len(proposal.tree)
+            rows, best = logits[start:end], top.rows(start, end)
             try:
-                walks.append(self._walk_one(session, tree, Chooser(session, tree, logits, greedy, start, draft.drawn)))
+                steps.append(Step(proposal, rows, best, self._walk_one(proposal, rows, best)))
             except Exception as error:
-                session.failure = error
-                walks.append(None)
-            start += len(tree)
-        return walks
+                proposal.session.failure = error
+        return steps
 
-    def _walk_one(self, session: Session, tree: DraftTree, chooser: Chooser) -> Walk:
-        table_of, teaches = self._table_of, chooser.teaches
-        if session.rule is None or len(tree) == 1:
+    def _walk_one(self, proposal: Proposal, logits: torch.Tensor, top: Successors) -> Walk:
+        tree, session = proposal.tree, proposal.session
+        chooser = Chooser(session, tree, logits, top.ids[:, 0].tolist(), proposal.drawn)
+        table_of, teaches, rule = self._table_of, chooser.teaches, session.generation.csd_rule
+        if rule is None or len(tree) == 1:
             record = self.corrections is not None and len(tree) > 1
             return walk_exact(tree, chooser, record=record, table_of=table_of, teaches=teaches)
-        read, protects, rule, memory = chooser.read, chooser.protects, session.rule, self.corrections
-        return walk_csd(tree, chooser, read, rule, memory, protects, table_of=table_of, teaches=teaches)
+        read, protects = chooser.read, chooser.protects
+        return walk_csd(tree, chooser, read, rule, self.corrections, protects, table_of=table_of, teaches=teaches)
 
-    def _remember(self, trees: Sequence[DraftTree], walks: Sequence[Walk | None], logits: torch.Tensor) -> None:
+    @phase("commit")
+    def _commit(self, steps: Sequence[Step]) -> None:
+        """Send each client its tokens, and keep the KV rows of the accepted path."""
+        for step in steps:
+            session, walk = step.session, step.walk
+            try:
+                scores = []
+                if session.request.logprobs is not None:
+                    scores = token_logprobs(step.logits[list(walk.path)], walk.tokens, session.request.logprobs)
+                step.emitted = session.emit(walk.tokens, walk.sources, walk.rescued, scores, (step.tree, walk.path))
+                step.count()
+                session.cache.commit(list(step.path))  # all but the last emitted token, which is the next root
+            except Exception as error:
+                session.failure = error
+
+    @phase("learn")
+    def _learn(self, steps: Sequence[Step]) -> None:
+        """Let whatever proposals, rescues or listens learn from what the target said."""
+        for step in steps:
+            if step.session.failure is None:
+                try:
+                    self._remember(step)
+                    self.drafting.judge(step.proposal, step.path, step.tokens)
+                    self._teach(step)
+                except Exception as error:
+                    step.session.failure = error
+
+    def _remember(self, step: Step) -> None:
         """Tell the correction memory, and a listener, what diverged."""
         if self.corrections is None:
             return
-        start = 0
-        for tree, walk in zip(trees, walks, strict=True):
-            for draft, target in () if walk is None else walk.divergences:
-                self.corrections.record(draft, target)
-            if self.listener is not None and walk is not None:
-                row = logits[start + walk.path[-1]]  # where an exact walk ends, and all it can have diverged at
-                gaps = [float(row[draft] - row[target]) for draft, target in walk.divergences]
-                self.listener(walk, gaps)
-            start += len(tree)
+        walk = step.walk
+        for draft, target in walk.divergences:
+            self.corrections.record(draft, target)
+        if self.listener is not None:
+            row = step.logits[walk.path[-1]]  # where an exact walk ends, and all it can have diverged at
+            self.listener(walk, [float(row[draft] - row[target]) for draft, target in walk.divergences])
 
-    def _learn(self, session: Session, draft: Draft, walk: Walk, kept: int, top: Successors, start: int) -> None:
-        drafter, tree = _drafter(session), draft.proposal.tree
-        self.drafting.judge(session, draft, walk.path[:kept], walk.tokens[:kept])
-        before_root = session.token_before_last(kept)
-        drafter.observe(np.asarray(walk.tokens[:kept], np.int64))
+    @staticmethod
+    def _teach(step: Step) -> None:
+        """The drafter takes in the emitted tokens and the target's successors of every node."""
+        drafter, tree = step.session.drafter, step.tree
+        drafter.observe(np.asarray(step.tokens, np.int64))
         if not drafter.learns:
             return
-        path = np.asarray(walk.path, np.int64)
+        path = np.asarray(step.walk.path, np.int64)
         others = np.setdiff1d(np.arange(len(tree)), path)
         order = np.concatenate([others, path])  # rejected nodes first, so that the accepted path has the last word
         before = np.where(tree.parents > 0, tree.tokens[tree.parents], tree.tokens[0])
-        before[0] = before_root
-        drafter.learn(tree.tokens[order], top.ids[start + order], top.probabilities[start + order], before[order])
+        before[0] = step.session.token_before_last(len(step.tokens))
+        drafter.learn(tree.tokens[order], step.top.ids[order], step.top.probabilities[order], before[order])
 
-
-def _drafter(session: Session) -> Drafter:
-    assert session.drafter is not None
-    return session.drafter
+    def account(self, result: StepResult) -> StepRecord:
+        """Correct what steps are thought to cost by one that emitted, and sum it up for an observer."""
+        sessions, plain_seconds = len(result.steps), result.seconds
+        if self.curve is not None:
+            worked = result.seconds - result.phases["draft"]
+            self.drafting.account(sessions, result.rows, result.emitted, self.curve)
+            if self.refine:
+                self.curve.observe(result.rows, worked)
+            if self.plain is not None:
+                if self.refine:
+                    self.plain.observe(sessions, result.rows, worked)
+                plain_seconds = self.plain.seconds(sessions, result.emitted)
+        return result.record(plain_seconds)

@@ -19,6 +19,7 @@ from app.engine.errors import ModelLoadError
 from app.engine.events import EngineObserver, EventSink
 from app.engine.forward.selfcheck import build_target
 from app.engine.forward.target import PackedTarget
+from app.engine.generation import Generation
 from app.engine.instruments import Instruments
 from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, ModelInfo
 from app.engine.interruption import told
@@ -27,16 +28,15 @@ from app.engine.models.cache import cache_directory
 from app.engine.models.device import choose_threads, kv_budget
 from app.engine.models.identity import table_fingerprint
 from app.engine.models.loading import LoadedModel, load_model
-from app.engine.prefix.conversations import Conversations
+from app.engine.prefix.cache import PrefixCache
 from app.engine.request import (
     GenerationRequest,
     SamplingParams,
     SpeculationParams,
     StopParams,
 )
-from app.engine.scheduler.worker import Worker
-from app.engine.session import Session
-from app.engine.submission import Handle, checked, new_session
+from app.engine.scheduler.scheduler import Scheduler
+from app.engine.submission import Handle, checked, new_generation
 from app.engine.tenants import Tenants
 from racer.auto import Shared
 from racer.drafter import Drafter, NullDrafter
@@ -101,7 +101,7 @@ class Engine(ProgramCalls, Instruments):
             vocab_size=vocab_size,
             top_k=min(config.racer.breadth, vocab_size),
             prefill_chunk=chunk,
-            draft=self._draft,
+            draft_model=self._draft,
         )
         self._decoder = decoder
         compile_now(config)  # before anything is measured
@@ -135,7 +135,7 @@ class Engine(ProgramCalls, Instruments):
             decoder.corrections = self.corrections.memory
             self.corrections.start()
         self.protected_ids = frozenset(loaded.eos_ids) | frozenset(loaded.codec.tokenizer.all_special_ids)
-        self._worker = Worker(
+        self._worker = Scheduler(
             decoder,
             self._new_drafter,
             max_running=config.max_running,
@@ -144,7 +144,7 @@ class Engine(ProgramCalls, Instruments):
             max_failures=config.max_failures,
             observer=observer,
             idle=self._idle,
-            conversations=Conversations(config.max_conversations, config.conversation_memory, config.conversation_idle),
+            prefixes=PrefixCache(config.max_conversations, config.conversation_memory, config.conversation_idle),
         )
         self._ready = False
         self._worker.start()
@@ -203,24 +203,24 @@ class Engine(ProgramCalls, Instruments):
         Raises InvalidRequest, ContextLengthExceeded, QueueFull or EngineClosed before anything is queued.
         """
         request = checked(request, self.info, self.config)
-        session = new_session(request, sink, self.codec, self.info.max_context)
+        rule = None
         if request.speculation.verifier == "csd" and self.corrections is not None:
-            session.rule = self.corrections.rule(request.speculation)
-            session.protected = self.protected_ids.union(request.stopping.stop_token_ids)
-        self._worker.submit(session)
-        return Handle(self._worker, session)
+            rule = self.corrections.rule(request.speculation)
+        generation = new_generation(request, sink, self.codec, self.info.max_context, rule, self.protected_ids)
+        self._worker.submit(generation)
+        return Handle(self._worker, generation)
 
     @property
     def observer(self) -> EngineObserver | None:
         """Who hears of every step; may be set at any time."""
-        return self._worker.observer
+        return self._worker.pool.reporter.observer
 
     @observer.setter
     def observer(self, observer: EngineObserver | None) -> None:
-        self._worker.observer = observer
+        self._worker.pool.reporter.observer = observer
 
     def status(self) -> EngineStatus:
-        worker = self._worker
+        worker, prefixes = self._worker, self._worker.slots.prefixes
         return EngineStatus(
             running=worker.running,
             waiting=worker.waiting,
@@ -230,13 +230,13 @@ class Engine(ProgramCalls, Instruments):
             ready=self._ready and worker.accepting,
             free_places=worker.free_places,
             retry_after=worker.retry_after,
-            preemptions=worker.preemptions,
+            preemptions=worker.pool.preemptions,
             drafting=self._drafting_status(),
             device_bytes=torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0,
             store=None if self.corrections is None else self.corrections.status,
-            conversations=len(worker.room.conversations),
-            conversation_rows=worker.room.conversations.rows,
-            conversation_bytes=worker.room.conversations.nbytes,
+            conversations=prefixes.conversations,
+            conversation_rows=prefixes.conversation_rows,
+            conversation_bytes=prefixes.conversation_bytes,
         )
 
     def _drafting_status(self) -> DraftingStatus:
@@ -244,7 +244,7 @@ class Engine(ProgramCalls, Instruments):
         return DraftingStatus(
             sessions=len(states),
             automaton_nodes=sum(state.automaton_nodes for state in states),
-            automaton_evictions=self._worker.evictions,
+            automaton_evictions=self._worker.rounds.evictions,
             session_rows=sum(state.copy_logit_rows for state in states),
             warm_rows=self._tenants.rows,
             prior_rows=0 if self._prior is None else self._prior.done,
@@ -272,13 +272,13 @@ class Engine(ProgramCalls, Instruments):
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
-    def _new_drafter(self, session: Session) -> Drafter:
-        speculation = session.request.speculation
+    def _new_drafter(self, generation: Generation) -> Drafter:
+        speculation = generation.request.speculation
         if speculation.drafter in ("none", "draft_model"):
             return NullDrafter()
         policy = speculation.policy or self.config.racer.policy
-        shared = self._shared if session.rule is None else self._shared_csd
-        return new_drafter(policy, self._racer, self._tenants.layer(session.request.tenant), shared)
+        shared = self._shared if generation.csd_rule is None else self._shared_csd
+        return new_drafter(policy, self._racer, self._tenants.layer(generation.request.tenant), shared)
 
     @property
     def _wants_prior(self) -> bool:
@@ -296,7 +296,7 @@ class Engine(ProgramCalls, Instruments):
         """Called by the worker when nothing runs; True if there is more to do."""
         if self._prior is None or self._prior.complete or not self._ready:
             return False
-        return self._prior.advance(self._worker.room.free) and not self._prior.complete
+        return self._prior.advance(self._worker.slots.free) and not self._prior.complete
 
     def _prove(self) -> None:
         """Draw one token, so that ready means ready and nothing is compiled in a request."""

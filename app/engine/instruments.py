@@ -12,7 +12,7 @@ from app.engine.draft.model import DraftModel
 from app.engine.forward.target import Target
 from app.engine.interface import ModelInfo
 from app.engine.learning import Learning
-from app.engine.scheduler.worker import Worker
+from app.engine.scheduler.scheduler import Scheduler
 from csd.verify import Walk
 from racer.auto import Shared
 
@@ -26,7 +26,7 @@ class Instruments:
     _prior: PriorRows | None
     _shared: Shared
     _shared_csd: Shared
-    _worker: Worker
+    _worker: Scheduler
 
     @property
     def cost_curve(self) -> list[tuple[int, float]] | None:

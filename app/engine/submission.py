@@ -1,4 +1,4 @@
-"""From a request to a session of the worker: what can be refused is refused here, before anything is queued."""
+"""From a request to a generation of the scheduler: what can be refused is refused here, before anything is queued."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import replace
 from app.engine.config import EngineConfig
 from app.engine.errors import ContextLengthExceeded, InvalidRequest
 from app.engine.events import Event, EventSink
+from app.engine.generation import Generation
 from app.engine.interface import ModelInfo
 from app.engine.request import GenerationRequest
 from app.engine.resolve import resolve
-from app.engine.scheduler.worker import Worker
-from app.engine.session import Session
+from app.engine.scheduler.scheduler import Scheduler
 from app.text.codec import TextCodec
+from csd.gate import Rule
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +22,11 @@ logger = logging.getLogger(__name__)
 class Handle:
     """A submitted generation."""
 
-    def __init__(self, worker: Worker, session: Session) -> None:
-        self._worker, self._session = worker, session
+    def __init__(self, scheduler: Scheduler, generation: Generation) -> None:
+        self._scheduler, self._generation = scheduler, generation
 
     def cancel(self) -> None:
-        self._worker.cancel(self._session)
+        self._scheduler.cancel(self._generation)
 
 
 def checked(request: GenerationRequest, info: ModelInfo, config: EngineConfig) -> GenerationRequest:
@@ -51,12 +52,20 @@ def checked(request: GenerationRequest, info: ModelInfo, config: EngineConfig) -
     return replace(request, speculation=speculation)
 
 
-def new_session(request: GenerationRequest, sink: EventSink, codec: TextCodec, max_context: int) -> Session:
-    """The session of a checked request."""
+def new_generation(
+    request: GenerationRequest,
+    sink: EventSink,
+    codec: TextCodec,
+    max_context: int,
+    csd_rule: Rule | None = None,
+    protected: frozenset[int] = frozenset(),
+) -> Generation:
+    """The generation of a checked request. csd_rule: None for the verifier exact. protected: see Generation."""
     speculation, wanted = request.speculation, request.stopping.max_tokens
     budget = 1 if speculation.drafter == "none" else speculation.max_nodes or 1
     limit = max_context - len(request.prompt_ids) if wanted is None else wanted
-    return Session(request, _guarded(sink), codec, budget, limit)
+    protected = protected.union(request.stopping.stop_token_ids)
+    return Generation(request, _guarded(sink), codec, budget, limit, csd_rule, protected)
 
 
 def _guarded(sink: EventSink) -> EventSink:

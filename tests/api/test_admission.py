@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.engine.request import GenerationRequest
-from app.engine.scheduler.wait import Pace
+from app.engine.scheduler.wait import WaitEstimate
 from tests.api.support import BOTH, CHAT, COMPLETIONS, HELLO, STREAMS, ask, check_error, client_of, samples, served
 from tests.synthetic import SyntheticCodec, SyntheticEngine
 from tests.waiting import wait_until
@@ -132,7 +132,7 @@ def test_a_client_that_sends_its_body_slowly_keeps_no_place(engine: SyntheticEng
     [([], 9, 1, 1), ([3.0], 5, 2, 8), ([0.01], 5, 2, 1), ([90.0], 9, 1, 60), ([4.0, 12.0], 2, 1, 10)],
 )
 def test_the_wait_is_estimated_from_what_ran_lately(ends: list[float], ahead: int, lanes: int, seconds: int) -> None:
-    pace = Pace()
+    pace = WaitEstimate()
     for end in ends:
         pace.ended(end)
     assert pace.wait(ahead, lanes) == seconds

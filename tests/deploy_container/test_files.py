@@ -19,7 +19,7 @@ from cloudcoil.models.keda.v1alpha1 import ScaledObject
 from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 
 import app.engine.correction
-import app.engine.scheduler.worker
+import app.engine.scheduler.scheduler
 import app.main
 from app.api.gate import ROUTES
 from app.metrics import Metrics
@@ -32,7 +32,7 @@ KUBERNETES = ROOT / "deploy/kubernetes"
 MANIFESTS = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
 CUSTOM: dict[str, Any] = {"ScaledObject": ScaledObject, "PodMonitor": PodMonitor, "PrometheusRule": PrometheusRule}
 # seconds that the end takes at most, after the grace
-FLUSH = app.engine.scheduler.worker.JOIN_SECONDS + app.engine.correction.FLUSH_SECONDS + app.main.FLUSH_SECONDS
+FLUSH = app.engine.scheduler.scheduler.JOIN_SECONDS + app.engine.correction.FLUSH_SECONDS + app.main.FLUSH_SECONDS
 SETTINGS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from app.engine.engine import Engine
+from app.engine.generation import Generation
 from app.engine.request import GenerationRequest
 from app.engine.session import Session
-from app.engine.submission import checked, new_session
+from app.engine.submission import checked, new_generation
+from app.text.codec import TextCodec
+from racer.drafter import NullDrafter
 from tests.engine.drafting import FLAT
 from tests.tiny import tiny_engine
 
@@ -22,14 +26,28 @@ def by_hand(**more: Any) -> Iterator[Engine]:
     yield engine
 
 
-def queued(engine: Engine, request: GenerationRequest, sink: Any = lambda _: None) -> Session:
-    session = new_session(checked(request, engine.info, engine.config), sink, engine.codec, engine.info.max_context)
-    engine._worker._waiting.append(session)
+def queued(engine: Engine, request: GenerationRequest, sink: Any = lambda _: None) -> Generation:
+    generation = new_generation(checked(request, engine.info, engine.config), sink, engine.codec, engine.info.max_context)
+    engine._worker.pool.waiting.append(generation)
+    return generation
+
+
+def session_of(engine: Engine, generation: Generation) -> Session:
+    """The session in which it runs."""
+    (session,) = (session for session in engine._worker.pool.running if session.generation is generation)
     return session
+
+
+def lone_session(
+    request: GenerationRequest, codec: TextCodec, budget: int, limit: int, sink: Any = lambda _: None, drafter: Any = None
+) -> Session:
+    """A session without an engine."""
+    cache: Any = SimpleNamespace(capacity=0, length=0)
+    return Session(Generation(request, sink, codec, budget, limit), cache, drafter or NullDrafter())
 
 
 def rounds(engine: Engine, n: int) -> None:
     for _ in range(n):
-        engine._worker._admit()
-        engine._worker._prefill_round()
-        engine._worker._decode_round()
+        engine._worker.pool.admit()
+        engine._worker.rounds.prefill()
+        engine._worker.rounds.decode()

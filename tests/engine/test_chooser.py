@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from app.engine.chooser import Chooser
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
-from app.engine.sampling.logits import Chooser, successors
-from app.engine.sampling.logits_processor import TokenRules
-from app.engine.session import Session
+from app.engine.sampling.logits import successors
+from app.engine.sampling.logits_processor import LogitsProcessor
 from csd.gate import CsdRule, Rule, StaticRule
 from csd.memory import CorrectionMemory
 from csd.verify import Walk, walk_csd
 from racer.tree import DraftTree, Source
+from tests.engine.hand import lone_session
 from tests.tiny import loaded
 
 VOCABULARY = 16
@@ -54,13 +55,13 @@ def chooser_for(
 ) -> Chooser:
     """row: raw logits after the root, -20 for all others."""
     request = GenerationRequest((11, 12), sampling, StopParams(9, min_tokens=min_tokens), grammar=grammar)
-    session = Session(request, print, CODEC, 2, 9)
-    if TokenRules.needed(request):
-        session.rules = TokenRules(request, frozenset({1}), VOCABULARY, torch.device("cpu"))
+    session = lone_session(request, CODEC, 2, 9)
+    if LogitsProcessor.needed(request):
+        session.processor = LogitsProcessor(request, frozenset({1}), VOCABULARY, torch.device("cpu"))
     logits = torch.full((2, VOCABULARY), -20.0)
     for token, value in row.items():
         logits[0, token] = value
-    return Chooser(session, TREE, logits, successors(logits, 2, probabilities=False).ids[:, 0].tolist(), 0, drawn)
+    return Chooser(session, TREE, logits, successors(logits, 2, probabilities=False).ids[:, 0].tolist(), drawn)
 
 
 def walk(chooser: Chooser, rule: Rule) -> Walk:
@@ -83,8 +84,8 @@ def walk(chooser: Chooser, rule: Rule) -> Walk:
 )
 def test_no_rescue_brings_back_what_a_request_keeps_out(rule: Rule, sampling: SamplingParams, row: dict[int, float]):
     chooser = chooser_for(sampling, row)
-    if chooser.session.rules is not None:
-        chooser.session.rules.accept([DRAFT, DRAFT])
+    if chooser.session.processor is not None:
+        chooser.session.processor.accept([DRAFT, DRAFT])
     assert walk(chooser, rule).tokens == (TARGET,)
     plain = chooser_for(GREEDY, row | {TARGET: row[DRAFT] + 0.4})
     assert walk(plain, rule).tokens[0] == DRAFT  # without these settings it comes

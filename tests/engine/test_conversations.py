@@ -11,8 +11,8 @@ import torch
 from app.engine.draft.model import DraftCache
 from app.engine.events import Finished
 from app.engine.forward.kv import KVLayout, KVSlab
-from app.engine.prefill import Kept, common_length
-from app.engine.prefix.conversations import Conversations
+from app.engine.prefix.cache import PrefixCache
+from app.engine.prefix.prefix import Prefix, common_length
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig
 from racer.factory import new_drafter
@@ -54,17 +54,17 @@ def test_a_turn_that_is_left_while_it_is_read_loses_nothing(drafter: DrafterName
         heard.read = 0
         events: list[Any] = []
         request = GenerationRequest(second, GREEDY, StopParams(8), speculation, conversation="c")
-        advance = engine._decoder.prompts.advance
+        advance = engine._decoder.prefill.advance
 
         def advance_and_leave(session: Any) -> None:
             advance(session)
             handle.cancel()
 
-        engine._decoder.prompts.advance = advance_and_leave  # type: ignore[method-assign]
-        with engine._worker._wake:  # nothing is admitted before the handle is there
+        engine._decoder.prefill.advance = advance_and_leave  # type: ignore[method-assign]
+        with engine._worker.pool.wake:  # nothing is admitted before the handle is there
             handle = engine.submit(request, events.append)
         wait_until(lambda: bool(events))
-        engine._decoder.prompts.advance = advance  # type: ignore[method-assign]
+        engine._decoder.prefill.advance = advance  # type: ignore[method-assign]
         assert isinstance(events[0], Finished) and events[0].reason == "cancelled"
         assert heard.read == 8
         two = turn(engine, second, "c", speculation=speculation)
@@ -114,7 +114,7 @@ def test_kept_rows_make_room_for_requests():
         rows = engine.status().conversation_rows
         assert rows > 4 * len(FIRST)
         worker = engine._worker
-        worker.room.kv_tokens = rows + 10
+        worker.slots.kv_tokens = rows + 10
         turn(engine, FIRST, None)
         assert engine.status().conversation_rows < rows
         assert engine.status().conversations > 0
@@ -130,9 +130,9 @@ def test_no_conversation_is_kept_without_a_name_or_when_switched_off():
 LAYOUT = KVLayout(((1, 1),), ((1, 1),), torch.float32, torch.device("cpu"))
 
 
-def kept(rows: int, drafter: Drafter | None = None, draft_rows: int = 0) -> Kept:
+def kept(rows: int, drafter: Drafter | None = None, draft_rows: int = 0) -> Prefix:
     draft = DraftCache(KVSlab(LAYOUT, draft_rows)) if draft_rows else None
-    return Kept((1,), 1, KVSlab(LAYOUT, rows), drafter or NullDrafter(), (), draft)
+    return Prefix((1,), 1, KVSlab(LAYOUT, rows), draft, drafter or NullDrafter())
 
 
 @pytest.mark.parametrize("policy", get_args(Policy))
@@ -141,15 +141,15 @@ def test_drafting_state_counts_towards_the_bound_in_bytes(policy: Policy):
     drafter.observe(np.arange(2000) % 90)
     size = drafter.nbytes
     assert size > 8 * 2000  # what it has seen, in any form
-    kept_ones = Conversations(9, 2 * size + size // 2, idle=10.0)
+    kept_ones = PrefixCache(9, 2 * size + size // 2, idle=10.0)
     for name in ("a", "b"):
-        kept_ones.keep("", name, kept(1, drafter))
-    assert len(kept_ones) == 2
-    assert 2 * size < kept_ones.nbytes < 2 * size + 100
-    kept_ones.keep("", "c", kept(1, drafter))
-    assert len(kept_ones) == 2 and kept_ones.take("", "a") is None
-    assert kept_ones.take("", "c") is not None and kept_ones.take("", "b") is not None
-    assert (kept_ones.rows, kept_ones.nbytes) == (0, 0)
+        kept_ones.keep_conversation("", name, kept(1, drafter))
+    assert kept_ones.conversations == 2
+    assert 2 * size < kept_ones.conversation_bytes < 2 * size + 100
+    kept_ones.keep_conversation("", "c", kept(1, drafter))
+    assert kept_ones.conversations == 2 and kept_ones._take_conversation("", "a") is None
+    assert kept_ones._take_conversation("", "c") is not None and kept_ones._take_conversation("", "b") is not None
+    assert (kept_ones.rows, kept_ones.conversation_bytes) == (0, 0)
 
 
 def test_the_draft_models_kv_counts_towards_the_bound_in_bytes():
@@ -174,25 +174,25 @@ def test_an_engine_keeps_no_more_drafting_state_than_its_bound():
 
 def test_conversations_leave_by_age_number_and_size():
     now = 0.0
-    kept_ones = Conversations(3, 100 * kept(1).nbytes, idle=10.0, clock=lambda: now)
+    kept_ones = PrefixCache(3, 100 * kept(1).nbytes, idle=10.0, clock=lambda: now)
     for name, rows in (("a", 10), ("b", 20), ("c", 30)):
-        kept_ones.keep("", name, kept(rows))
+        kept_ones.keep_conversation("", name, kept(rows))
         now += 1.0
-    assert (len(kept_ones), kept_ones.rows) == (3, 60)
-    kept_ones.keep("", "b", kept(5))  # the newest now
-    kept_ones.keep("", "d", kept(7))
-    assert (len(kept_ones), kept_ones.rows) == (3, 42)
-    assert kept_ones.take("", "a") is None
-    kept_ones.keep("", "huge", kept(101))
-    assert (len(kept_ones), kept_ones.rows) == (3, 42)
-    kept_ones.keep("", "large", kept(90))
-    assert kept_ones.rows == 97 and kept_ones.take("", "c") is None
+    assert (kept_ones.conversations, kept_ones.rows) == (3, 60)
+    kept_ones.keep_conversation("", "b", kept(5))  # the newest now
+    kept_ones.keep_conversation("", "d", kept(7))
+    assert (kept_ones.conversations, kept_ones.rows) == (3, 42)
+    assert kept_ones._take_conversation("", "a") is None
+    kept_ones.keep_conversation("", "huge", kept(101))
+    assert (kept_ones.conversations, kept_ones.rows) == (3, 42)
+    kept_ones.keep_conversation("", "large", kept(90))
+    assert kept_ones.rows == 97 and kept_ones._take_conversation("", "c") is None
     now += 9.5
     kept_ones.expire()
-    assert len(kept_ones) == 2
+    assert kept_ones.conversations == 2
     now += 1.0
     kept_ones.expire()
-    assert (len(kept_ones), kept_ones.rows) == (0, 0)
+    assert (kept_ones.conversations, kept_ones.rows) == (0, 0)
 
 
 def test_the_draft_model_catches_up_in_chunks():
@@ -204,14 +204,14 @@ def test_the_draft_model_catches_up_in_chunks():
         assert draft is not None
         second = (*FIRST, *one.token_ids, 70)
         read: list[int] = []
-        advance = engine._decoder.prompts.advance
+        advance = engine._decoder.prefill.advance
 
         def chunk(session: Any) -> None:
             before = draft.rows_read
             advance(session)
             read.append(draft.rows_read - before)
 
-        engine._decoder.prompts.advance = chunk  # type: ignore[method-assign]
+        engine._decoder.prefill.advance = chunk  # type: ignore[method-assign]
         two = turn(engine, second, "c", speculation=SpeculationParams("draft_model", fixed_budget=True))
         assert read and max(read) <= 8
         assert two.finished.cached_tokens == len(second) - 2

@@ -17,9 +17,9 @@ from app.engine.errors import InvalidRequest, ModelLoadError
 from app.engine.events import Delta, Event, Finished, StepRecord
 from app.engine.forward.target import PackedTarget
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.engine.session import Session
 from racer.tree import Source
 from tests.engine.drafting import CHEAP, FLAT
+from tests.engine.hand import lone_session
 from tests.models import build
 from tests.tiny import loaded, tiny_engine
 
@@ -185,12 +185,13 @@ def test_a_rescue_that_completes_a_stop_string_is_reported():
 def test_a_rescued_token_that_the_answer_is_cut_at_is_marked_and_counts_as_the_last_of_its_step():
     codec = loaded().codec
     heard: list[Event] = []
-    session = Session(GenerationRequest(PROMPT, GREEDY, StopParams(max_tokens=9, stop=("b",))), heard.append, codec, 8, 9)
+    request = GenerationRequest(PROMPT, GREEDY, StopParams(max_tokens=9, stop=("b",)))
+    session = lone_session(request, codec, 8, 9, heard.append)
     drafted = [Source.DRAFT_MODEL, Source.DRAFT_MODEL, Source.TARGET]
-    assert session.emit(codec.encode("abc"), drafted, rescued=(0, 1)) == 2
+    assert len(session.emit(codec.encode("abc"), drafted, rescued=(0, 1)).token_ids) == 2
     (delta,) = heard
     assert isinstance(delta, Delta)
-    assert (delta.sources, delta.rescued, session.counts.rescues) == (("draft_model", "target"), (0, 1), 2)
+    assert (delta.sources, delta.rescued) == (("draft_model", "target"), (0, 1))
 
 
 @pytest.mark.parametrize(

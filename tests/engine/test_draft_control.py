@@ -15,8 +15,8 @@ from app.engine.draft.control import (
     SESSION_PRIOR,
     START_RATE,
     DraftAcceptance,
-    Pace,
     Record,
+    StepForecast,
     Throughput,
 )
 from racer.budget import CostCurve
@@ -102,22 +102,22 @@ DRAFT = CostCurve([1, 16], [0.05, 0.05])
 
 
 def pays(
-    pace: Pace, rate: float, *, rivals: tuple[float, ...] = (), most: int = 1, company: int = 1, grows: bool = True
+    pace: StepForecast, rate: float, *, rivals: tuple[float, ...] = (), most: int = 1, company: int = 1, grows: bool = True
 ) -> bool:
     return pace.pays(rivals, 1.0, rate, most, company, grows=grows)
 
 
 def test_a_token_pays_where_it_brings_more_than_its_time() -> None:
-    pace = Pace(FLAT, DRAFT, rows=1, tokens=1.0)  # 10 tokens a second: 0.05 s must bring half a token
+    pace = StepForecast(FLAT, DRAFT, rows=1, tokens=1.0)  # 10 tokens a second: 0.05 s must bring half a token
     assert pays(pace, 0.51) and not pays(pace, 0.49)
     assert not pays(pace, 1.0, most=0)
 
 
 def test_a_row_to_verify_costs_too_unless_it_is_verified_anyway() -> None:
-    pace = Pace(RISING, DRAFT, rows=1, tokens=1.0)  # 0.07 s for a token that adds a row
+    pace = StepForecast(RISING, DRAFT, rows=1, tokens=1.0)  # 0.07 s for a token that adds a row
     assert not pays(pace, 0.65) and pays(pace, 0.75)
     assert pays(pace, 0.55, grows=False)
-    grown, same = Pace(RISING, DRAFT, rows=1, tokens=1.0), Pace(RISING, DRAFT, rows=1, tokens=1.0)
+    grown, same = StepForecast(RISING, DRAFT, rows=1, tokens=1.0), StepForecast(RISING, DRAFT, rows=1, tokens=1.0)
     for _ in range(5):
         grown.add(0.0, grows=True)
         same.add(0.0, grows=False)
@@ -125,20 +125,20 @@ def test_a_row_to_verify_costs_too_unless_it_is_verified_anyway() -> None:
 
 
 def test_sessions_share_the_time_of_a_forward() -> None:
-    pace = Pace(FLAT, DRAFT, rows=4, tokens=4.0)  # 40 tokens a second
+    pace = StepForecast(FLAT, DRAFT, rows=4, tokens=4.0)  # 40 tokens a second
     assert not pays(pace, 0.9)
     assert pays(pace, 0.9, company=4)
 
 
 def test_what_the_sessions_own_tree_brings_is_no_gain() -> None:
-    pace = Pace(FLAT, DRAFT, rows=1, tokens=1.0)
+    pace = StepForecast(FLAT, DRAFT, rows=1, tokens=1.0)
     assert not pays(pace, 0.8, rivals=(0.5,))
     assert pays(pace, 0.8, rivals=(0.2,))
     assert pays(pace, 0.9, rivals=(0.5, 0.0, 0.0), most=3)  # the later tokens make up for it
 
 
 def test_time_and_tokens_of_this_step_so_far_tell_what_time_is_worth() -> None:
-    pace = Pace(FLAT, DRAFT, rows=1, tokens=1.0)
+    pace = StepForecast(FLAT, DRAFT, rows=1, tokens=1.0)
     pace.spend(1)
     pace.spend(1)
     assert pace.drafted == pytest.approx(0.1)

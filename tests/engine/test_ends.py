@@ -28,13 +28,13 @@ def watched(engine: Engine) -> Iterator[list[tuple[int, DraftTree]]]:
     seen: list[tuple[int, DraftTree]] = []
     verify = engine._decoder._verify
 
-    def note_and_verify(sessions: Any, trees: Any) -> Any:
-        seen.extend((len(session.output), tree) for session, tree in zip(sessions, trees, strict=True))
-        return verify(sessions, trees)
+    def note_and_verify(drafts: Any) -> Any:
+        seen.extend((len(draft.session.answer.tokens), draft.tree) for draft in drafts)
+        return verify(drafts)
 
-    engine._decoder._verify = note_and_verify  # type: ignore[method-assign]
+    engine._decoder._verify = note_and_verify  # type: ignore[assignment, method-assign]
     yield seen
-    engine._decoder._verify = verify  # type: ignore[method-assign]
+    engine._decoder._verify = verify  # type: ignore[assignment, method-assign]
 
 
 def below(tree: DraftTree, ends: tuple[int, ...]) -> int:

@@ -17,6 +17,7 @@ from app.engine.events import Delta, Event, Failed, Finished, StepRecord
 from app.engine.forward.target import Rows
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.scheduler.health import Failures, failure_of
+from app.engine.step import StepResult
 from app.text.errors import GrammarError
 from tests.engine.drafting import CHEAP, FLAT, similar
 from tests.tiny import tiny_engine
@@ -42,7 +43,7 @@ def probes(batch: Sequence[Rows]) -> bool:
 def together(engine: Engine, requests: Sequence[GenerationRequest]) -> list[list[Event]]:
     """Submitted before the first is admitted."""
     events: list[list[Event]] = [[] for _ in requests]
-    with engine._worker._wake:
+    with engine._worker.pool.wake:
         for one, sink in zip(requests, events, strict=True):
             engine.submit(one, sink.append)
     wait_until(lambda: all(sent and isinstance(sent[-1], Finished | Failed) for sent in events))
@@ -111,10 +112,10 @@ def test_a_generation_that_ran_when_the_worker_died_is_not_for_another_replica(m
         worker = engine._worker
 
         def die() -> None:
-            if len(worker._running) == 1 and worker.waiting == 2:
+            if len(worker.pool.running) == 1 and worker.waiting == 2:
                 raise MemoryError
 
-        monkeypatch.setattr(worker, "_decode_round", die)
+        monkeypatch.setattr(worker.rounds, "decode", die)
         events = together(engine, [asked(10 + place) for place in range(3)])
         wait_until(lambda: not engine.status().alive)
     errors = [sent[-1].error for sent in events if isinstance(sent[-1], Failed)]
@@ -162,7 +163,7 @@ def test_idle_work_that_fails_on_a_broken_device_ends_the_worker() -> None:
             return True
 
         replace_forward(engine, lambda _: broken)
-        engine._worker.idle = idle
+        engine._worker.rounds.idle = idle
         wait_until(lambda: not engine.status().alive)
 
 
@@ -269,7 +270,7 @@ def test_one_session_that_fails_in_a_step_ends_alone_and_the_others_are_counted(
         step = engine._decoder.step
         calls = 0
 
-        def step_and_fail(sessions: Any) -> StepRecord:
+        def step_and_fail(sessions: Any) -> StepResult:
             nonlocal calls
             calls += 1
             if calls == 2:
@@ -299,9 +300,9 @@ def break_session(session: Any, where: str) -> None:
         raise RuntimeError("made to fail")
 
     if where == "walk":
-        session.rules = type("Rules", (), {"apply": fail, "forced": lambda _: [], "vocab_size": 0})()
+        session.processor = type("Rules", (), {"apply": fail, "forced": lambda _: [], "vocab_size": 0})()
     elif where == "emit":
-        session._detokenizer.push = fail
+        session.answer._detokenizer.push = fail
     elif where == "commit":
         session.cache.commit = fail
     else:
@@ -310,14 +311,14 @@ def break_session(session: Any, where: str) -> None:
 
 def test_an_answer_whose_end_cannot_be_rendered_fails_alone() -> None:
     with tiny_engine(eos=frozenset()) as engine:
-        advance = engine._decoder.prompts.advance
+        advance = engine._decoder.prefill.advance
 
         def advance_and_break(session: Any) -> None:
             if session.request.prompt_ids[0] == 20:
-                session._detokenizer.flush = lambda: 1 / 0
+                session.answer._detokenizer.flush = lambda: 1 / 0
             advance(session)
 
-        engine._decoder.prompts.advance = advance_and_break  # type: ignore[method-assign]
+        engine._decoder.prefill.advance = advance_and_break  # type: ignore[method-assign]
         stop = StopParams(12, stop_token_ids=tuple(range(97)), min_tokens=4)
         good, bad = together(engine, [asked(10), GenerationRequest(tuple(range(20, 25)), SamplingParams(0.0), stop)])
         assert isinstance(good[-1], Finished)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.draft.control import Pace, Throughput
+from app.engine.draft.control import StepForecast, Throughput
 from app.engine.draft.tree import depth_chances, merge
 from app.engine.errors import InvalidRequest
 from app.engine.request import SamplingParams, SpeculationParams
@@ -176,8 +176,8 @@ def test_hybrid_takes_one_policy_alone():
 
 def test_a_token_must_earn_what_its_time_brings_elsewhere():
     target, draft = CostCurve([1, 64], [0.1, 0.1]), CostCurve([1, 16], [0.05, 0.05])
-    poor = Pace(target, draft, rows=1, tokens=1.0)
-    rich = Pace(target, draft, rows=1, tokens=1.0, rate=25.0)
+    poor = StepForecast(target, draft, rows=1, tokens=1.0)
+    rich = StepForecast(target, draft, rows=1, tokens=1.0, rate=25.0)
     assert poor.pays([], 1.0, 0.7, most=1, company=1, grows=True)  # 0.7 tokens for half the time of a step of one
     assert not rich.pays([], 1.0, 0.7, most=1, company=1, grows=True)  # half a step brings 1.25 tokens by now
     lately = Throughput()

@@ -10,16 +10,14 @@ import torch
 
 from app.engine.draft.model import DraftCache
 from app.engine.forward.kv import KVLayout, KVSlab
-from app.engine.prefill import Kept, PromptReader
-from app.engine.prefix.conversations import Conversations
-from app.engine.prefix.room import Room
-from app.engine.prefix.siblings import ReadPrompt, ReadPrompts
+from app.engine.prefix.cache import PrefixCache
+from app.engine.prefix.prefix import Prefix
 from app.engine.request import GenerationRequest, StopParams
-from app.engine.session import Stage
+from app.engine.slots import Slots
 from racer.drafter import NullDrafter
 from racer.tree import Source
 from tests.engine.drafting import FLAT
-from tests.engine.hand import by_hand, queued, rounds
+from tests.engine.hand import by_hand, lone_session, queued, rounds, session_of
 from tests.engine.test_draft_model import lone_model
 from tests.engine.turns import FIRST, GREEDY, PLAIN, turn
 from tests.tiny import tiny_engine
@@ -27,60 +25,61 @@ from tests.tiny import tiny_engine
 LAYOUT = KVLayout(((1, 1),), ((1, 1),), torch.float32, torch.device("cpu"))
 
 
-def kept(rows: int) -> Kept:
-    return Kept((1,), 1, KVSlab(LAYOUT, rows), NullDrafter(), (), None)
+def kept(rows: int) -> Prefix:
+    return Prefix((1,), 1, KVSlab(LAYOUT, rows), None, NullDrafter())
 
 
-def read(rows: int, group: object) -> ReadPrompt:
-    return ReadPrompt(group, KVSlab(LAYOUT, rows), None, [], [])
+def read(rows: int) -> Prefix:
+    return Prefix((1,), 1, KVSlab(LAYOUT, rows))
 
 
 def test_conversations_give_way_before_prompts_that_somebody_waits_for() -> None:
-    reader: Any = PromptReader(None, None, vocab_size=1, top_k=1, chunk=1)  # type: ignore[arg-type]
-    room = Room(reader, Conversations(9, 10**9, idle=10.0), kv_tokens=100)
-    group = object()
-    room.conversations.keep("", "c", kept(30))
-    room.prompts.keep(read(30, group))
-    room.reserved = 60
-    room._make()
-    assert (len(room.conversations), room.prompts.rows) == (0, 30)
-    room.reserved = 80
-    room._make()
-    assert room.prompts.rows == 0
+    target: Any = None
+    prefixes = PrefixCache(9, 10**9, idle=10.0)
+    slots = Slots(target, None, lambda _: NullDrafter(), prefixes, vocab_size=1, kv_tokens=100)
+    prefixes.keep_conversation("", "c", kept(30))
+    prefixes.keep_prompt(object(), read(30))
+    slots.reserved = 60
+    slots._make_room()
+    assert (prefixes.conversations, prefixes.prompt_rows) == (0, 30)
+    slots.reserved = 80
+    slots._make_room()
+    assert prefixes.prompt_rows == 0
 
 
 def test_of_two_prompts_the_older_gives_way() -> None:
-    prompts, old, new = ReadPrompts(), object(), object()
+    prefixes, old, new = PrefixCache(), object(), object()
     for group in (old, new):
-        prompts.keep(read(10, group))
-    prompts.make_room(1)
-    assert prompts.rows == 10
-    assert prompts.take(old) is None and prompts.take(new) is not None
+        prefixes.keep_prompt(group, read(10))
+    prefixes.make_room(19)
+    assert prefixes.rows == prefixes.prompt_rows == 10
+    asked = [GenerationRequest((1, 2), group=group) for group in (old, new)]
+    assert prefixes.take(asked[0], fresh=True) is None and prefixes.take(asked[1], fresh=True) is not None
 
 
 def test_a_conversation_that_fills_the_bound_is_kept_and_one_leaves_when_its_time_is_over() -> None:
     now = 0.0
-    conversations = Conversations(9, kept(10).nbytes, idle=5.0, clock=lambda: now)
-    conversations.keep("", "c", kept(10))
-    assert len(conversations) == 1 and conversations.takes(kept(10).nbytes) and not conversations.takes(kept(11).nbytes)
+    prefixes = PrefixCache(9, kept(10).nbytes, idle=5.0, clock=lambda: now)
+    prefixes.keep_conversation("", "c", kept(10))
+    assert prefixes.conversations == 1 and prefixes.holds(kept(10).nbytes) and not prefixes.holds(kept(11).nbytes)
     now = 4.999
-    conversations.expire()
-    assert len(conversations) == 1
+    prefixes.expire()
+    assert prefixes.conversations == 1
     now = 5.0
-    conversations.expire()
-    assert len(conversations) == 0
+    prefixes.expire()
+    assert prefixes.conversations == 0
 
 
 def test_an_idle_worker_lets_conversations_go_whose_time_is_over() -> None:
     with by_hand() as engine:
         now = 0.0
-        engine._worker.room.conversations = Conversations(9, 10**9, idle=5.0, clock=lambda: now)
-        engine._worker.room.conversations.keep("", "c", kept(10))
-        engine._worker._stopping = True  # nobody waits for work
-        engine._worker._round()
+        engine._worker.slots.prefixes = PrefixCache(9, 10**9, idle=5.0, clock=lambda: now)
+        engine._worker.slots.prefixes.keep_conversation("", "c", kept(10))
+        engine._worker.pool.stopping = True  # nobody waits for work
+        engine._worker.round()
         assert engine.status().conversations == 1
         now = 6.0
-        engine._worker._round()
+        engine._worker.round()
         assert engine.status().conversations == 0
 
 
@@ -101,12 +100,12 @@ def test_a_prompt_is_not_kept_while_a_running_sibling_has_it() -> None:
         first, second, third = (
             queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(n), PLAIN, group=group)) for n in lengths
         )
-        while first.stage is not Stage.ENDED:
+        while not first.ended:
             rounds(engine, 1)
-        assert second.stage is Stage.DECODE and third.stage is Stage.WAITING
-        assert engine._worker.room.prompts.rows == 0
-        engine._worker._admit()
-        assert third.prefilled == len(FIRST) - 1
+        assert session_of(engine, second).decoding and list(engine._worker.pool.waiting) == [third]
+        assert engine._worker.slots.prefixes.prompt_rows == 0
+        engine._worker.pool.admit()
+        assert session_of(engine, third).cache.length == len(FIRST) - 1
 
 
 def test_of_a_prompt_that_was_left_only_what_was_read_is_kept() -> None:
@@ -114,8 +113,8 @@ def test_of_a_prompt_that_was_left_only_what_was_read_is_kept() -> None:
         session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9), conversation="c"))
         rounds(engine, 1)
         session.cancelled = True
-        engine._worker._reap()
-        held = engine._worker.room.conversations.take("", "c")
+        engine._worker.pool.reap()
+        held = engine._worker.slots.prefixes.take(session.request, fresh=True)
         assert held is not None and held.slab is not None
         assert held.tokens == FIRST[:16] and held.prompt_length == held.slab.length == 16
 
@@ -130,15 +129,16 @@ def test_rows_are_kept_once_and_in_order(path: list[int]) -> None:
 
 def test_a_slab_grows_by_half_so_that_a_long_answer_is_copied_a_few_times() -> None:
     with by_hand() as engine:
-        room = engine._worker.room
+        room = engine._worker.slots
         room.headroom = 4
         session = queued(engine, GenerationRequest(FIRST[:20], GREEDY, StopParams(200), PLAIN))
         sizes: list[int] = []
-        while session.stage is not Stage.ENDED:
+        while not session.ended:
             rounds(engine, 1)
-            if session.rows and session.rows not in sizes:
-                sizes.append(session.rows)
-                assert session.cache is not None and session.cache.capacity == session.rows == room.reserved
+            for running in engine._worker.pool.running:
+                assert running.cache.capacity == running.rows == room.reserved
+                if running.rows not in sizes:
+                    sizes.append(running.rows)
         assert sizes == [25, 42, 63, 94, 141, 211, 221]
         assert room.reserved == 0
 
@@ -147,12 +147,12 @@ def test_a_place_counts_from_when_it_was_taken_and_not_from_the_queue() -> None:
     with by_hand(max_running=1) as engine:
         worker = engine._worker
         held: list[float] = []
-        pace: Any = worker._pace
+        pace: Any = worker.pool.turns
         pace.ended = held.append
         session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(2), PLAIN))
         session.submitted_at = session.admitted_at = 0.0  # since the machine started
         before = time.monotonic()
-        while session.stage is not Stage.ENDED:
+        while not session.ended:
             rounds(engine, 1)
         assert session.admitted_at >= before
         assert len(held) == 1 and held[0] <= time.monotonic() - before
@@ -176,11 +176,11 @@ class Halves:
 @pytest.mark.parametrize("after", [1, 3])
 def test_what_was_held_back_comes_with_the_end_also_where_a_stop_token_ends_the_answer(after: int) -> None:
     with by_hand() as engine:
-        session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9, stop_token_ids=(90,)), PLAIN))
-        session._detokenizer = Halves()  # type: ignore[assignment]
-        session.emit([*range(20, 20 + after), 90], [Source.TARGET] * (after + 1))
-        assert session.finish_reason == "stop"
-        assert session.finish("stop").text == f"<{19 + after}>"
+        answer = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9, stop_token_ids=(90,)), PLAIN)).answer
+        answer._detokenizer = Halves()  # type: ignore[assignment]
+        answer.append([*range(20, 20 + after), 90], [Source.TARGET] * (after + 1))
+        assert answer.finish_reason == "stop"
+        assert answer.finish("stop").text == f"<{19 + after}>"
 
 
 def test_a_draft_cache_that_is_closed_stays_so() -> None:
@@ -196,12 +196,12 @@ def test_a_draft_cache_that_is_closed_stays_so() -> None:
 
 def test_a_prompt_that_is_read_again_counts_once() -> None:
     with by_hand() as engine:
-        session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9), PLAIN))
-        counted = 0
+        request, codec = GenerationRequest(FIRST, GREEDY, StopParams(9), PLAIN), engine.codec
+        session, counted = lone_session(request, codec, 1, 9), 0
         for prefilled, before in ((16, 0), (32, 16), (16, 0), (32, 16), (48, 32), (50, 48), (16, 0), (50, 48), (53, 50)):
-            session.prefilled = prefilled
+            session.cache.length = prefilled
             counted += session.count_read(before)
         assert counted == len(FIRST) == 50
-        taken_over = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9), PLAIN))
-        taken_over.prefilled = 50
+        taken_over = lone_session(request, codec, 1, 9)
+        taken_over.cache.length = 50
         assert taken_over.count_read(40) == 10

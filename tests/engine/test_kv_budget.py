@@ -17,7 +17,7 @@ from app.engine.events import Finished
 from app.engine.forward.kv import KVSlab
 from app.engine.forward.target import PackedTarget
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.engine.submission import checked, new_session
+from app.engine.submission import checked, new_generation
 from racer.auto import Shared
 from racer.budget import CostCurve
 from tests.engine.drafting import CHEAP, DEAR, FLAT, similar
@@ -74,15 +74,15 @@ def test_a_conversation_is_counted_twice_while_it_is_there_twice(
         slabs = Slabs(monkeypatch)
         stop = turn(engine, FIRST, None, sampling=SEEDED).token_ids[10]
         stopping = StopParams(100, stop_token_ids=(stop,))
-        engine._worker.room.kv_tokens = len(FIRST) + 100 + (1 if drafter == "none" else 24) + room
+        engine._worker.slots.kv_tokens = len(FIRST) + 100 + (1 if drafter == "none" else 24) + room
         slabs.most = slabs.bytes
         one = engine.generate(GenerationRequest(FIRST, SEEDED, stopping, speculation, conversation="c"))
         assert len(one.token_ids) <= 11
         text = (*FIRST, *one.token_ids, *(10 + place % 80 for place in range(new)))
         two = turn(engine, text, "c", speculation=speculation, sampling=SEEDED, n=12)
-        assert slabs.most <= engine._worker.room.kv_tokens * token_bytes(engine, drafter)
+        assert slabs.most <= engine._worker.slots.kv_tokens * token_bytes(engine, drafter)
         assert two.finished.cached_tokens == (len(text) - new - 1 if goes_on else 0)
-        engine._worker.room.kv_tokens = 10_000
+        engine._worker.slots.kv_tokens = 10_000
         assert two.token_ids == turn(engine, text, None, sampling=SEEDED, n=12).token_ids
 
 
@@ -92,7 +92,7 @@ def test_many_at_once_never_exceed_the_budget(drafter: DrafterName, running: int
     speculation = SpeculationParams(drafter)
     with tiny_engine(**settings(max_running=running)) as engine:
         slabs = Slabs(monkeypatch)
-        engine._worker.room.kv_tokens = 260
+        engine._worker.slots.kv_tokens = 260
         groups = [object(), object()]
         requests = []
         for place in range(24):
@@ -118,7 +118,7 @@ def test_many_at_once_never_exceed_the_budget(drafter: DrafterName, running: int
         wait_until(lambda: all(sent and isinstance(sent[-1], Finished) for sent in events))
         ids = [tuple(token for event in sent[:-1] for token in event.token_ids) for sent in events]
         assert ids == alone
-        assert 0 < slabs.most <= engine._worker.room.kv_tokens * token_bytes(engine, drafter)
+        assert 0 < slabs.most <= engine._worker.slots.kv_tokens * token_bytes(engine, drafter)
 
 
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
@@ -134,8 +134,8 @@ def test_a_turn_has_the_slab_of_the_one_before_where_it_fits(drafter: DrafterNam
             return engine.generate(GenerationRequest(prompt, SEEDED, stopping, speculation, conversation=name))
 
         request = checked(GenerationRequest(FIRST, SEEDED, StopParams(None), speculation), engine.info, engine.config)
-        whole = new_session(request, lambda _: None, engine.codec, engine.info.max_context).most_rows
-        engine._worker.room.kv_tokens = whole
+        whole = new_generation(request, lambda _: None, engine.codec, engine.info.max_context).most_rows
+        engine._worker.slots.kv_tokens = whole
         slabs.most = slabs.bytes
         text = (*FIRST, *ask(FIRST, "c").token_ids, 70)
         assert engine.status().conversation_rows == whole
@@ -150,8 +150,8 @@ def test_nothing_gives_way_for_what_cannot_be_kept():
         long = tuple(10 + place % 80 for place in range(150))
         stop = turn(engine, long, None, sampling=SEEDED).token_ids[4]
         small = (*FIRST, *turn(engine, FIRST, "small", n=4).token_ids, 70)
-        room = engine._worker.room
-        room.conversations.most_bytes = engine.status().conversation_bytes + 1000
+        room = engine._worker.slots
+        room.prefixes.most_bytes = engine.status().conversation_bytes + 1000
         room.kv_tokens = 2 * len(long) + 101 + 40  # a copy would stand beside the running one, but not beside both
         stopping = StopParams(100, stop_token_ids=(stop,))
         engine.generate(GenerationRequest(long, SEEDED, stopping, SpeculationParams("none"), conversation="large"))
@@ -191,11 +191,11 @@ def test_a_draft_slab_that_was_kept_shorter_than_the_targets_is_not_taken_over()
         stop = tuple(set(ids[25:]) - set(ids[:25]))
         stopping = StopParams(180, stop_token_ids=stop)
         engine.generate(GenerationRequest(FIRST, SamplingParams(0.0), stopping, by_cost, conversation="c"))
-        (entry,) = engine._worker.room.conversations._entries.values()
-        kept = entry.kept
-        assert kept.slab is not None and kept.draft is not None and kept.draft.slab is not None
+        (entry,) = engine._worker.slots.prefixes._conversations.values()
+        kept = entry.prefix
+        assert kept.slab is not None and kept.draft_cache is not None and kept.draft_cache.slab is not None
         rows = kept.slab.capacity
-        assert kept.draft.slab.capacity < rows
+        assert kept.draft_cache.slab.capacity < rows
         changed = (*FIRST[:30], 70)
         went_on = answer(engine, changed, rows - len(changed) - 8, "c")
         assert went_on.finished.cached_tokens == 30

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from app.engine.engine import Engine
+from app.engine.generation import Generation
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.engine.session import Session
+from app.engine.step import Step
 from csd.verify import Walk
 from racer.drafter import Drafter
 from racer.tree import DraftTree
@@ -85,21 +86,21 @@ def school(**settings: Any) -> Iterator[tuple[Engine, School]]:
     """An engine whose drafters are pupils, and what its steps verified."""
     with tiny_engine(eos=frozenset(), **{"cost_curve": FLAT, **settings}) as engine:
         seen = School()
-        new_drafter, walk = engine._worker.new_drafter, engine._decoder._walk
+        new_drafter, walk = engine._worker.slots.new_drafter, engine._decoder._walk
 
-        def new_pupil(session: Session) -> Drafter:
-            seen.pupils.append(Pupil(new_drafter(session)))
+        def new_pupil(generation: Generation) -> Drafter:
+            seen.pupils.append(Pupil(new_drafter(generation)))
             return seen.pupils[-1]
 
-        def note_and_walk(sessions: Any, drafts: Any, logits: Any, top: Any) -> list[Walk | None]:
-            walks = walk(sessions, drafts, logits, top)
-            for session, draft, found in zip(sessions, drafts, walks, strict=True):
-                if found is not None:
-                    seen.steps.append((session.drafter, draft.proposal.tree, found, len(session.drafter.lessons)))
-            return walks
+        def note_and_walk(drafts: Any, logits: Any) -> list[Step]:
+            steps = walk(drafts, logits)
+            for step in steps:
+                drafter: Any = step.session.drafter
+                seen.steps.append((drafter, step.tree, step.walk, len(drafter.lessons)))
+            return steps
 
-        engine._worker.new_drafter = new_pupil
-        engine._decoder._walk = note_and_walk  # type: ignore[method-assign]
+        engine._worker.slots.new_drafter = new_pupil
+        engine._decoder._walk = note_and_walk  # type: ignore[assignment, method-assign]
         yield engine, seen
 
 

@@ -18,9 +18,9 @@ from app.engine.engine import Engine
 from app.engine.errors import ContextLengthExceeded
 from app.engine.events import Delta, Event, Failed, Finished
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.engine.session import Session, Stage
+from app.engine.session import Session
 from tests.engine.drafting import CHEAP, FLAT, similar
-from tests.engine.hand import by_hand, queued, rounds
+from tests.engine.hand import by_hand, queued, rounds, session_of
 from tests.engine.test_kv_budget import Slabs, token_bytes
 from tests.engine.turns import GREEDY, PLAIN, SEEDED, Counting
 from tests.structured import json_engine, json_loaded
@@ -37,7 +37,7 @@ def prompt(length: int, first: int = 10) -> tuple[int, ...]:
 
 @contextmanager
 def squeezed(engine: Engine, rows: int, headroom: int = 4) -> Iterator[None]:
-    room = engine._worker.room
+    room = engine._worker.slots
     before = room.headroom
     room.kv_tokens, room.headroom = rows, headroom
     try:
@@ -49,7 +49,7 @@ def squeezed(engine: Engine, rows: int, headroom: int = 4) -> Iterator[None]:
 def together(engine: Engine, requests: Sequence[GenerationRequest]) -> list[list[Event]]:
     """Submitted before the first is admitted."""
     events: list[list[Event]] = [[] for _ in requests]
-    with engine._worker._wake:
+    with engine._worker.pool.wake:
         for one, sink in zip(requests, events, strict=True):
             engine.submit(one, sink.append)
     wait_until(lambda: all(sent and isinstance(sent[-1], Finished | Failed) for sent in events), timeout=60.0)
@@ -103,14 +103,15 @@ def engine() -> Iterator[Engine]:
 def check_order(engine: Engine) -> None:
     """Whoever makes room is the youngest that runs, and older than all that wait."""
     worker = engine._worker
-    preempt = worker._preempt
+    preempt = worker.pool.preempt
 
     def checked_preempt(session: Session) -> None:
-        ages = [one.submitted_at for one in (*worker._running, *worker._waiting)]
-        assert ages == sorted(ages) and session is worker._running[-1]
+        running = [one.generation for one in worker.pool.running]
+        ages = [one.submitted_at for one in (*running, *worker.pool.waiting)]
+        assert ages == sorted(ages) and session is worker.pool.running[-1]
         preempt(session)
 
-    worker._preempt = checked_preempt  # type: ignore[method-assign]
+    worker.pool.preempt = checked_preempt  # type: ignore[method-assign]
 
 
 DRAFTERS = ("none", "racer", "draft_model", "hybrid")
@@ -155,7 +156,7 @@ def test_a_tight_pool_gives_what_plain_decoding_gives_one_at_a_time(
     requests = [*requests[:1], *group, *requests[1:]]
     oracle = [alone(engine, replace(one, speculation=PLAIN)) for one in requests]
     largest = max(len(one.prompt_ids) + (one.stopping.max_tokens or 0) + 8 for one in requests)
-    engine._worker.room.clear()
+    engine._worker.slots.clear()
     with pytest.MonkeyPatch.context() as monkeypatch, squeezed(engine, largest + more, headroom):
         slabs = Slabs(monkeypatch)
         heard.read = 0
@@ -165,7 +166,7 @@ def test_a_tight_pool_gives_what_plain_decoding_gives_one_at_a_time(
     for ours, plain in zip(events, oracle, strict=True):
         check_same(ours, plain)
     assert heard.read <= sum(len(one.prompt_ids) for one in requests)  # a prompt that is read again counts once
-    assert engine._worker.room.reserved == 0
+    assert engine._worker.slots.reserved == 0
 
 
 @pytest.mark.parametrize(("drafter", "sampling"), [("none", SEEDED), ("hybrid", GREEDY)])
@@ -241,11 +242,12 @@ def test_a_model_with_a_state_of_its_own_kind_goes_on_too():
 
 def test_chats_without_a_limit_run_as_many_as_may() -> None:
     with by_hand(max_running=8) as engine:
-        engine._worker.room.headroom = 16
-        engine._worker.room.kv_tokens = 2 * (256 + 8)  # twice the longest answer there can be
-        sessions = [queued(engine, GenerationRequest(prompt(12, 10 + place), GREEDY)) for place in range(10)]
-        engine._worker._admit()
-        assert [session.stage for session in sessions] == [Stage.PREFILL] * 8 + [Stage.WAITING] * 2
+        engine._worker.slots.headroom = 16
+        engine._worker.slots.kv_tokens = 2 * (256 + 8)  # twice the longest answer there can be
+        asked = [queued(engine, GenerationRequest(prompt(12, 10 + place), GREEDY)) for place in range(10)]
+        engine._worker.pool.admit()
+        assert [session.generation for session in engine._worker.pool.running] == asked[:8]
+        assert list(engine._worker.pool.waiting) == asked[8:]
         assert engine._worker.kv_usage == pytest.approx(8 * (12 + 8 + 16) / 528)
 
 
@@ -254,28 +256,32 @@ def test_first_come_first_served_also_for_those_that_made_room() -> None:
         worker = engine._worker
         a, b, c, d = (queued(engine, GenerationRequest(prompt(12, 10 + place), GREEDY, StopParams(40))) for place in range(4))
         rounds(engine, 6)
-        for session in (c, b):
-            worker._preempt(session)
-        assert list(worker._waiting) == [b, c, d] and worker._running == [a]
-        assert (b.rows, b.cache, c.rows, c.cache) == (0, None, 0, None) and worker.room.reserved == a.rows > 0
-        worker.room.kv_tokens = a.rows + b.most_rows
+        first = session_of(engine, a)
+        given_up = [session_of(engine, one) for one in (c, b)]
+        for session in given_up:
+            worker.pool.preempt(session)
+        assert list(worker.pool.waiting) == [b, c, d] and worker.pool.running == [first]
+        assert [(session.rows, session.cache.capacity) for session in given_up] == [(0, 0)] * 2
+        assert worker.slots.reserved == first.rows > 0
+        worker.slots.kv_tokens = first.rows + b.most_rows
         rounds(engine, 1)
-        assert worker._running == [a, b] and list(worker._waiting) == [c, d]
+        assert [session.generation for session in worker.pool.running] == [a, b]
+        assert list(worker.pool.waiting) == [c, d]
 
 
 def test_a_session_that_waits_again_can_be_cancelled() -> None:
     heard: list[Event] = []
     with by_hand() as engine:
         worker = engine._worker
-        session = queued(engine, GenerationRequest(prompt(12), GREEDY, StopParams(40), conversation="c"), heard.append)
+        asked = queued(engine, GenerationRequest(prompt(12), GREEDY, StopParams(40), conversation="c"), heard.append)
         rounds(engine, 4)
-        worker._preempt(session)
-        said_so_far = len(session.output)
+        worker.pool.preempt(session_of(engine, asked))
+        said_so_far = len(asked.answer.tokens)
         assert said_so_far > 1 and worker.drafter_states
-        worker.cancel(session)
-        worker._reap()
+        worker.cancel(asked)
+        worker.pool.reap()
         assert (last(heard).reason, last(heard).completion_tokens) == ("cancelled", said_so_far)
-        assert not worker._waiting and worker.room.reserved == 0 and not worker.drafter_states
+        assert not worker.pool.waiting and worker.slots.reserved == 0 and not worker.drafter_states
 
 
 class Pupil:
@@ -308,14 +314,13 @@ def test_nothing_is_taught_or_scored_twice(after: int, group: object) -> None:
             prompt(40), GREEDY, StopParams(30), speculation, logprobs=1, prompt_logprobs=True, group=group
         )
         with by_hand(warm_start=False, max_running=1) as engine:
-            session = queued(engine, request, heard.append)
-            engine._worker._admit()
-            assert session.drafter is not None
-            pupil = Pupil(session.drafter)
+            asked = queued(engine, request, heard.append)
+            engine._worker.pool.admit()
+            pupil = Pupil(session_of(engine, asked).drafter)
             rounds(engine, after)
             if interrupt:
-                engine._worker._preempt(session)
-            while session.stage is not Stage.ENDED:
+                engine._worker.pool.preempt(session_of(engine, asked))
+            while not asked.ended:
                 rounds(engine, 1)
         return pupil.heard, pupil.rows, said(heard)
 

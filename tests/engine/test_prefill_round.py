@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
-from app.engine.session import Session, Stage
-from app.engine.submission import checked, new_session
+from app.engine.session import Session
+from app.engine.submission import checked, new_generation
 from tests.tiny import tiny_engine
 
 CHUNK = 64
 
 
 def unread(session: Session) -> int:
-    return 0 if session.stage is Stage.DECODE else len(session.request.prompt_ids) - session.prefilled
+    return 0 if session.decoding else len(session.request.prompt_ids) - session.cache.length
 
 
 @pytest.mark.parametrize(
@@ -32,25 +32,27 @@ def test_a_round_reads_one_chunk_of_the_oldest_and_whole_prompts_after_it(length
     # its thread has ended: the rounds are made by hand
     for length in lengths:
         request = GenerationRequest(tuple(10 + place % 80 for place in range(length)), SamplingParams(0.0), StopParams(4))
-        session = new_session(checked(request, engine.info, engine.config), lambda _: None, engine.codec, 256)
-        worker._waiting.append(session)
-    worker._admit()
-    sessions = list(worker._running)
+        session = new_generation(
+            checked(request, engine.info, engine.config), lambda _: None, engine.codec, 256, None, frozenset()
+        )
+        worker.pool.waiting.append(session)
+    worker.pool.admit()
+    sessions = list(worker.pool.running)
     for expected in rounds:
-        worker._prefill_round()
+        worker.rounds.prefill()
         assert [unread(session) for session in sessions] == expected
 
 
 def test_a_prompt_that_fails_ends_alone_and_the_round_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     with tiny_engine(eos=frozenset(), prefill_chunk=CHUNK) as engine:
-        advance = engine._decoder.prompts.advance
+        advance = engine._decoder.prefill.advance
 
         def failing(session: Session) -> None:
             if len(session.request.prompt_ids) == 7:
                 raise RuntimeError("made to fail")
             advance(session)
 
-        monkeypatch.setattr(engine._decoder.prompts, "advance", failing)
+        monkeypatch.setattr(engine._decoder.prefill, "advance", failing)
         asked = [GenerationRequest(tuple(range(10, 10 + n)), SamplingParams(0.0), StopParams(4)) for n in (5, 6, 8)]
         alone = [engine.generate(one).token_ids for one in asked]
         heard: list[object] = []

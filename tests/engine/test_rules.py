@@ -16,9 +16,7 @@ from app.engine.engine import Engine
 from app.engine.events import Delta
 from app.engine.forward.target import PackedTarget
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.engine.sampling.logits import logprobs_for
-from app.engine.sampling.logits_processor import TokenRules
-from app.engine.session import Session
+from app.engine.sampling.logits_processor import LogitsProcessor
 from tests.engine.drafting import CHEAP, FLAT, pair, similar
 from tests.models import VOCABULARY, build
 from tests.tiny import loaded, tiny_engine
@@ -79,10 +77,10 @@ def test_drafts_are_accepted_under_rules(engine: Engine):
 
 def rules(
     sampling: SamplingParams, *, prompt: tuple[int, ...] = (1, 2), min_tokens: int = 0, ends=frozenset({0})
-) -> TokenRules:
+) -> LogitsProcessor:
     request = GenerationRequest(prompt, sampling, StopParams(min_tokens=min_tokens))
-    assert TokenRules.needed(request)
-    return TokenRules(request, ends, 6, torch.device("cpu"))
+    assert LogitsProcessor.needed(request)
+    return LogitsProcessor(request, ends, 6, torch.device("cpu"))
 
 
 def test_penalties_by_hand():
@@ -220,11 +218,8 @@ def test_logprobs_are_cut_with_the_answer():
             assert sum(len(delta.logprobs) for delta in deltas) == limit
 
 
-def test_no_row_is_copied_for_a_session_that_asks_no_logprobs():
-    class Untouched:
-        def __getitem__(self, index: object) -> object:
-            raise AssertionError("rows of logits were copied")
-
-    with tiny_engine(eos=frozenset()) as engine:
-        session = Session(GenerationRequest(PROMPT), print, engine.codec, 1, 1)
-    assert logprobs_for(session, Untouched(), [0, 1], [5, 6]) == []  # type: ignore[arg-type]
+def test_no_row_is_copied_for_a_session_that_asks_no_logprobs(monkeypatch: pytest.MonkeyPatch):
+    for module in ("decoder", "prefill"):
+        monkeypatch.setattr(f"app.engine.{module}.token_logprobs", lambda *_: pytest.fail("rows of logits were copied"))
+    with tiny_engine(eos=frozenset(), cost_curve=FLAT) as engine:
+        engine.generate(GenerationRequest(PROMPT, SamplingParams(0.0), StopParams(9), DRAFTED[0]))

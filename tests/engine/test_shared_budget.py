@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.engine.draft.tree import Proposal
-from app.engine.drafting import UNPROVEN, Draft, Drafting, _pace
+from app.engine.draft.tree import MergedTree
+from app.engine.drafting import UNPROVEN, Drafting, Proposal, _forecast
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.session import Session
 from app.text.codec import TextCodec
@@ -14,6 +14,7 @@ from racer.budget import CostCurve, share_budget
 from racer.drafter import NullDrafter
 from racer.ends import NO_ENDS, Ends
 from racer.tree import DraftTree, Float32Array
+from tests.engine.hand import lone_session
 from tests.tiny import tokenizer
 
 CURVE = CostCurve([1, 2, 4, 8, 16, 24, 32, 64], [31.2, 32.0, 33.2, 35.0, 39.0, 46.9, 55.0, 92.0])
@@ -40,8 +41,8 @@ class Fan(NullDrafter):
 def session(speculation: SpeculationParams, confidence: Float32Array = CHANCES) -> Session:
     budget = 1 if speculation.drafter == "none" else 64
     request = GenerationRequest((3,), SamplingParams(0.0), StopParams(100), speculation)
-    made = Session(request, lambda _: None, CODEC, budget, 100)
-    made.output, made.drafter = [3], Fan(confidence)
+    made = lone_session(request, CODEC, budget, 100, drafter=Fan(confidence))
+    made.answer.tokens.append(3)
     return made
 
 
@@ -51,7 +52,7 @@ def auto() -> Session:
 
 def verified(*beside: Session) -> int:
     """Nodes of a controlled session beside these."""
-    return len(Drafting(None).draft([*beside, auto()], CURVE)[-1].proposal.tree)
+    return len(Drafting(None).draft([*beside, auto()], CURVE)[-1].tree)
 
 
 @pytest.mark.parametrize("plain", [0, 1, 7, 15])
@@ -69,8 +70,7 @@ def test_a_fixed_tree_counts_with_the_sum_of_its_chances():
 def test_a_tree_without_chances_counts_with_what_its_session_emitted_so_far():
     paper = session(SpeculationParams("racer", policy="paper"), np.array([1.0, *[0.9] * 9], np.float32))
     assert [verified(paper)] == share_budget([CHANCES], CURVE, 10, 1.0)
-    for _ in range(32):
-        paper.counts.step(9, 5)
+    paper.answer.counts.steps, paper.answer.counts.accepted = 32, 32 * 5
     assert [verified(paper)] == share_budget([CHANCES], CURVE, 10, 1.0 + 5 * 32 / (32 + UNPROVEN))
 
 
@@ -84,12 +84,14 @@ def test_the_floor_heeds_the_rows_of_fixed_sessions():
 def test_the_draft_model_is_asked_beside_what_the_step_verifies_without_it(monkeypatch: pytest.MonkeyPatch):
     """Rows and tokens of plain, fixed and cut trees: what further tokens must earn depends on both."""
     given: list[tuple[int, float]] = []
-    monkeypatch.setattr("app.engine.drafting.Pace", lambda _target, _draft, rows, tokens, _rate: given.append((rows, tokens)))
+    monkeypatch.setattr(
+        "app.engine.drafting.StepForecast", lambda _target, _draft, rows, tokens, _rate: given.append((rows, tokens))
+    )
     paper = session(SpeculationParams("racer", policy="paper"), np.array([1.0, *[0.9] * 9], np.float32))
-    paper.counts.step(9, 5)
+    paper.answer.counts.steps, paper.answer.counts.accepted = 1, 5
     sessions = [session(SpeculationParams("none")), paper, auto()]
-    drafts = [Draft(Proposal(made.drafter.propose(made.budget, 99))) for made in sessions if made.drafter is not None]
-    _pace(sessions, drafts, [2], CURVE, CURVE, 0.0)
+    proposals = [Proposal(made, MergedTree(made.drafter.propose(made.budget, 99))) for made in sessions]
+    _forecast(proposals, CURVE, CURVE, 0.0)
     paper_tokens = 1.0 + 5 / (1 + UNPROVEN)
     nodes = share_budget([CHANCES], CURVE, 11, 1.0 + paper_tokens)[0]
     assert nodes < len(CHANCES)

@@ -92,7 +92,7 @@ def test_a_kept_conversation_is_a_session_and_its_evictions_count_once() -> None
         engine.generate(replace(first, prompt_ids=(*PROMPT, *said, 9, 9)))
         wait_until(lambda: engine.status().conversations == 1)
         after_two = engine.status().drafting
-        (drafter,) = engine._worker.room.conversations.drafters
+        (drafter,) = engine._worker.slots.prefixes.drafters
     assert after_one.sessions == after_two.sessions == 1
     assert after_one.automaton_nodes == 60
     assert 0 < after_one.automaton_evictions < after_two.automaton_evictions == drafter.state.evictions

@@ -12,7 +12,7 @@ from app.engine.errors import EngineClosed, QueueFull
 from app.engine.events import Delta, Event, EventSink, Failed, Finished
 from app.engine.interface import GenerationHandle
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
-from app.engine.scheduler import worker
+from app.engine.scheduler import scheduler as worker
 from tests.scenarios.turnstile import Turnstile
 from tests.tiny import tiny_engine
 from tests.waiting import wait_until

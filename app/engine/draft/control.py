@@ -84,7 +84,7 @@ class Throughput:
         self._seconds = self._seconds * LATELY + seconds
 
 
-class Pace:
+class StepForecast:
     """Expected tokens and seconds of one step of all sessions, while it is being drafted."""
 
     def __init__(self, target: CostCurve, draft: CostCurve, rows: int, tokens: float, rate: float = 0.0) -> None:

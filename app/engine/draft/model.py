@@ -19,7 +19,7 @@ from app.engine.models.loading import LoadedModel
 from app.engine.models.vocabulary import SharedVocabulary, share_vocabulary
 from app.engine.request import GenerationRequest
 from app.engine.sampling.choose import choose, is_greedy
-from app.engine.sampling.logits_processor import TokenRules
+from app.engine.sampling.logits_processor import LogitsProcessor
 from racer.budget import CostCurve
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Chain:
     cache: DraftCache
     missing: list[int]  # of the text, to be read before the first token can be drawn
     most: int
-    rules: TokenRules | None = None  # of the session: what they forbid is not worth drafting
+    processor: LogitsProcessor | None = None  # of the session: what it forbids is not worth drafting
     ends: frozenset[int] = frozenset()  # ids that end the answer
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
@@ -148,7 +148,7 @@ class DraftModel:
         seed: int,
         output: Sequence[int],
         most: int,
-        rules: TokenRules | None = None,
+        processor: LogitsProcessor | None = None,
         ends: frozenset[int] = frozenset(),
     ) -> Chain | None:
         """Bring the cache in step with the session's text and prepare a draft of at most `most` tokens below its last one.
@@ -180,7 +180,7 @@ class DraftModel:
         if len(missing) > self.prefill_chunk:  # catch up a chunk per step, so that no step gets long
             self.prefill(cache, missing[: self.prefill_chunk])
             return None
-        return Chain(request, seed, length, cache, missing, most, rules if self._covers(rules) else None, ends)
+        return Chain(request, seed, length, cache, missing, most, processor if self._covers(processor) else None, ends)
 
     def advance(self, chains: Sequence[Chain]) -> None:
         """Draw one more token of each chain, in one forward."""
@@ -200,9 +200,9 @@ class DraftModel:
             chain.probabilities.append(probability)
             chain.likeliest.append(likeliest)
 
-    def _covers(self, rules: TokenRules | None) -> bool:
-        """Whether rules of the target's vocabulary can be put on this model's logits."""
-        return rules is not None and rules.vocab_size == self.shared.size
+    def _covers(self, processor: LogitsProcessor | None) -> bool:
+        """Whether a processor of the target's vocabulary can be applied to this model's logits."""
+        return processor is not None and processor.vocab_size == self.shared.size
 
     def _draw(self, chains: Sequence[Chain], logits: torch.Tensor) -> tuple[list[int], list[float], list[bool]]:
         """The tokens by the rule of the target, noise included, so that equal distributions give equal tokens; their
@@ -210,9 +210,9 @@ class DraftModel:
         likeliest = torch.argmax(logits, -1)
         tokens = likeliest.clone()
         for row, chain in enumerate(chains):
-            if chain.rules is not None or chain.sampled:
+            if chain.processor is not None or chain.sampled:
                 position = chain.text_length - len(chain.request.prompt_ids) + len(chain.tokens)
-                scores = logits[row] if chain.rules is None else chain.rules.apply(logits[row], chain.tokens)
+                scores = logits[row] if chain.processor is None else chain.processor.apply(logits[row], chain.tokens)
                 tokens[row] = choose(scores, chain.request.sampling, chain.seed, position)
         probabilities = torch.softmax(logits, -1).gather(-1, tokens[:, None])[:, 0].float()
         return tokens.tolist(), probabilities.tolist(), (tokens == likeliest).tolist()

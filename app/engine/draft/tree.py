@@ -11,7 +11,7 @@ from racer.tree import DraftTree, Int64Array, Source
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class MergedTree:
     """What is verified for one session.
 
     own int64 [n], where the tree was merged: each node's place in the drafter's own tree, -1 where only the chain has it.
@@ -20,8 +20,8 @@ class Proposal:
     tree: DraftTree
     own: Int64Array | None = None
 
-    def first(self, n: int) -> Proposal:
-        return Proposal(self.tree.first(n), None if self.own is None else self.own[:n])
+    def first(self, n: int) -> MergedTree:
+        return MergedTree(self.tree.first(n), None if self.own is None else self.own[:n])
 
     def own_share(self, path: Sequence[int], tokens: Sequence[int]) -> tuple[int, list[int], int]:
         """What became of the drafter's own tree, for its `judge`: verified nodes, accepted path, the token after it.
@@ -43,7 +43,7 @@ class Proposal:
         return verified, kept, tokens[len(kept) - 1]
 
 
-def merge(own: DraftTree, tokens: Sequence[int], chances: Sequence[float], source: Source = Source.DRAFT_MODEL) -> Proposal:
+def merge(own: DraftTree, tokens: Sequence[int], chances: Sequence[float], source: Source = Source.DRAFT_MODEL) -> MergedTree:
     """One tree of a drafter's own and a chain, in falling order of estimated acceptance; a node that both hold exists once.
 
     What the source of the chain says of its token is believed, and the siblings share what that leaves.
@@ -87,7 +87,7 @@ def merge(own: DraftTree, tokens: Sequence[int], chances: Sequence[float], sourc
         sources[order],
         confidence[order],
     )
-    return Proposal(tree, np.where(order < n, order, -1))
+    return MergedTree(tree, np.where(order < n, order, -1))
 
 
 def depth_chances(tree: DraftTree) -> list[float]:

@@ -15,8 +15,9 @@ from app.engine.request import GenerationRequest
 BAN = -100.0  # a bias as low as this bans a token
 
 
-class TokenRules:
-    """The rules of one session, and what it has emitted as far as they need it. Used by the worker thread alone."""
+class LogitsProcessor:
+    """Penalties, bias, least length and grammar of one session, and what it has emitted as far as they need it. Used by the
+    worker thread alone."""
 
     def __init__(self, request: GenerationRequest, ends: frozenset[int], vocab_size: int, device: torch.device) -> None:
         """ends: ids that end the answer."""

@@ -1,4 +1,4 @@
-"""How fast places become free: what those who are turned away are told."""
+"""How soon a place becomes free: the Retry-After of those who are turned away."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ RECENT = 8  # generations over which the mean is taken, about
 LONGEST = 60  # seconds
 
 
-class Pace:
+class WaitEstimate:
     """A running mean of how long generations ran."""
 
     def __init__(self) -> None:
         self._mean: float | None = None
 
     def ended(self, seconds: float) -> None:
-        """A generation held its place for so long."""
+        """A generation held its place for this long."""
         self._mean = seconds if self._mean is None else self._mean + (seconds - self._mean) / RECENT
 
     def wait(self, ahead: int, lanes: int) -> int:
