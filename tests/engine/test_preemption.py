@@ -156,7 +156,7 @@ def test_a_tight_pool_gives_what_plain_decoding_gives_one_at_a_time(
     requests = [*requests[:1], *group, *requests[1:]]
     oracle = [alone(engine, replace(one, speculation=PLAIN)) for one in requests]
     largest = max(len(one.prompt_ids) + (one.stopping.max_tokens or 0) + 8 for one in requests)
-    engine._worker.slots.clear()
+    engine._worker.slots.prefixes.clear()
     with pytest.MonkeyPatch.context() as monkeypatch, squeezed(engine, largest + more, headroom):
         slabs = Slabs(monkeypatch)
         heard.read = 0

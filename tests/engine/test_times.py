@@ -181,7 +181,7 @@ def test_a_worker_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     listener = Listener()
     with heard(listener) as engine:
         worker, reap = engine._worker, engine._worker.pool.reap
-        monkeypatch.setattr(worker, "_reap", lambda: 1 / 0 if worker.waiting else reap())
+        monkeypatch.setattr(worker.pool, "reap", lambda: 1 / 0 if worker.waiting else reap())
         engine.submit(asked((20,), 9), lambda event: None)
         wait_until(lambda: not engine.status().alive)
     assert [reason for reason, _ in listener.ends] == ["error"]
