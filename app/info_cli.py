@@ -95,7 +95,7 @@ def loaded(settings: Settings) -> dict[str, Any]:
     except EngineError as error:
         return {"error": str(error)}
     try:
-        return {"model": asdict(engine.info), "step_seconds": engine.cost_curve, "store": _store(engine)}
+        return {"model": asdict(engine.info), "step_seconds": engine.instruments.cost_curve, "store": _store(engine)}
     finally:
         engine.close()
 

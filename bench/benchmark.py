@@ -63,7 +63,7 @@ class Benchmark:
             draft=drafted,
             draft_memory=None if config or drafted is None else ModelMemory(cache_directory(), drafted, drafts=True),
         )
-        self._start = self.engine.learning
+        self._start = self.engine.instruments.learning
         self._learnt: dict[str, Learning] = {}  # what each mode taught the engine: by tenant, which is the mode's name
         self._ours = EngineRunner(self.engine, temperature=plan.temperature, seed=plan.seed)
         self._peers = PeerRunner(target, attention, draft, temperature=plan.temperature, seed=plan.seed)
@@ -147,7 +147,7 @@ class Benchmark:
         """tenant: whose state is used and kept, in the engine's warm layer, where it has any, and in what it learns."""
         learning = self._learnt.setdefault(tenant, self._start.fresh())
         self._memory.start()
-        with _without_gc(), self.engine.taught_by(learning):
+        with _without_gc(), self.engine.instruments.taught_by(learning):
             if mode.peer is not None:
                 measured = self._peers.run(mode, prompt, tokens)
             else:

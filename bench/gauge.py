@@ -109,7 +109,9 @@ def check(benchmark: Benchmark, prompts: Sequence[Sequence[int]], clock: Clock =
     def run(chosen: Mode, prompt: Sequence[int], observer: Metrics | None) -> tuple[int, float]:
         """Tokens after the first, and their seconds."""
         engine.observer = observer
-        with engine.costs_held() if chosen is plain else nullcontext():  # the gauge must do without plain answers to learn from
+        with (
+            engine.instruments.costs_held() if chosen is plain else nullcontext()
+        ):  # the gauge must do without plain answers to learn from
             measured = runner.run(chosen, prompt, plan.max_tokens, tenant=chosen.name)
         return len(measured.tokens) - 1, measured.decode_seconds
 

@@ -38,5 +38,5 @@ class Progress:
 
 def prepare(engine: Engine) -> None:
     """Wait until the engine has nothing left to prepare. What an interrupted wait had done is found again by the next run."""
-    if not engine.settle(hear=Progress()):
+    if not engine.instruments.settle(hear=Progress()):
         sys.stderr.write("the engine gave up its work on prior rows; what it has is used\n")

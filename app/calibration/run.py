@@ -70,7 +70,7 @@ def calibrate(
 
 
 def _forced(engine: Engine, items: Sequence[Item], max_tokens: int, *, generate: bool) -> Iterator[tuple[Reading, int]]:
-    target, draft, shared = engine.both_models()
+    target, draft, shared = engine.instruments.both_models()
     reader = ForcedReader(target, draft, shared=shared, chunk=engine.config.prefill_chunk)
     texts = (_text(engine, item, max_tokens, generate=generate) for item in items)
     sizes: dict[str, int] = {}
@@ -131,7 +131,7 @@ def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int)
             events.extend(Event(d, t, gap) for (d, t), gap in zip(walk.divergences, gaps, strict=True))
             compared.append(walk.compared)
 
-        with engine.listening(hear):
+        with engine.instruments.listening(hear):
             answer = engine.generate(_request(prompt, min(max_tokens, room), speculation))
         yield Reading(item.key, sum(compared), tuple(events)), len(answer.token_ids)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from app.engine.errors import InvalidRequest
-from app.engine.interface import StoreStatus
 from app.engine.request import RuleName, SpeculationParams
 from csd.gate import CsdRule, Rule, StaticRule
 from csd.memory import CorrectionMemory, Entry
-from csd.stores.base import DEFAULT_TTL, Store, add_once
+from csd.stores.base import DEFAULT_TTL, ErrorKind, Store, add_once
 from csd.stores.sync import StoreSync
 from csd.stores.url import open_store
 
@@ -37,6 +37,23 @@ class CsdConfig:
     ttl: int = DEFAULT_TTL
     max_entries: int = 200_000
     half_life: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """The correction memory and its store, as an operator sees them.
+
+    state: ok, degraded (serving goes on, nothing is learnt from the store or kept in it) or off. errors: failed exchanges by
+    kind. last_error holds no secret.
+    """
+
+    state: Literal["ok", "degraded", "off"] = "off"
+    name: str = "none"
+    entries: int = 0
+    recorded: int = 0  # divergences counted since the start
+    acknowledged: int = 0  # increments that the store confirmed
+    errors: dict[ErrorKind, int] = field(default_factory=dict)
+    last_error: str | None = None
 
 
 class Corrections:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from app.engine.chooser import Chooser
-from app.engine.cost.plain import PlainPace
+from app.engine.cost.steps import StepCosts
 from app.engine.draft.model import DraftModel
 from app.engine.drafting import Drafting, Proposal
 from app.engine.events import StepRecord
@@ -20,7 +20,6 @@ from app.engine.session import Session
 from app.engine.step import Step, StepResult, Stopwatch, phase
 from csd.memory import CorrectionMemory
 from csd.verify import Walk, walk_csd, walk_exact
-from racer.budget import CostCurve
 from racer.tree import Source
 
 
@@ -34,28 +33,27 @@ class Decoder:
         vocab_size: int,
         top_k: int,
         prefill_chunk: int,
-        curve: CostCurve | None = None,
+        costs: StepCosts | None = None,
         draft_model: DraftModel | None = None,
+        corrections: CorrectionMemory | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """vocab_size: ids that may be emitted; a padded vocabulary has rows beyond it that never are.
 
-        curve: what a row costs. Without one every session verifies its whole budget.
+        costs: of steps. Without any every session verifies its whole budget. corrections: what csd has learnt, where it may.
         """
         self.target = target
         self.vocab_size = vocab_size
         self.top_k = top_k
         self.prefill = Prefill(target, draft_model, vocab_size=vocab_size, top_k=top_k, chunk=prefill_chunk)
-        self.curve = curve
-        self.refine = True  # let each step correct what steps are thought to cost
-        self.plain: PlainPace | None = None  # what steps are compared with; None: with themselves
+        self.costs = costs
         self.draft_model = draft_model
         self.clock = clock
         self.watch = Stopwatch(clock)
         self.drafting = Drafting(draft_model)
         # a table belongs to one draft source: with a draft model, what n-grams miss says nothing of it
         self._table_of = frozenset({Source.RETRIEVAL, Source.COPY_LOGIT} if draft_model is None else {Source.DRAFT_MODEL})
-        self.corrections: CorrectionMemory | None = None
+        self.corrections = corrections
         self.listener: Callable[[Walk, list[float]], None] | None = None  # hears of exact walks and their logit gaps
 
     @property
@@ -84,7 +82,7 @@ class Decoder:
     @phase("draft")
     def _draft(self, sessions: Sequence[Session]) -> list[Proposal]:
         """A tree of candidates for each session."""
-        return self.drafting.draft(sessions, self.curve if self.target.trees else None)
+        return self.drafting.draft(sessions, None if self.costs is None else self.costs.curve)
 
     @phase("forward")
     def _verify(self, proposals: Sequence[Proposal]) -> torch.Tensor:
@@ -171,13 +169,8 @@ class Decoder:
     def account(self, result: StepResult) -> StepRecord:
         """Correct what steps are thought to cost by one that emitted, and sum it up for an observer."""
         sessions, plain_seconds = len(result.steps), result.seconds
-        if self.curve is not None:
-            worked = result.seconds - result.phases["draft"]
-            self.drafting.account(sessions, result.rows, result.emitted, self.curve)
-            if self.refine:
-                self.curve.observe(result.rows, worked)
-            if self.plain is not None:
-                if self.refine:
-                    self.plain.observe(sessions, result.rows, worked)
-                plain_seconds = self.plain.seconds(sessions, result.emitted)
+        if self.costs is not None:
+            self.drafting.account(sessions, result.rows, result.emitted, self.costs.curve)
+            self.costs.observe(sessions, result.rows, result.seconds - result.phases["draft"])
+            plain_seconds = self.costs.plain.seconds(sessions, result.emitted)
         return result.record(plain_seconds)

@@ -1,31 +1,29 @@
-"""The engine: a loaded target, its worker, and the calls a program or the API makes."""
+"""The engine: a loaded target, its scheduler, and the calls a program or the API makes."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import torch
 
-from app.engine.calls import ProgramCalls
+from app.engine import calls
+from app.engine.calls import Completion
 from app.engine.config import EngineConfig, check_drafter
 from app.engine.correction import Corrections
-from app.engine.cost.measure import ModelMemory, given_curve, measure_draft, price_steps
+from app.engine.cost.measure import ModelMemory, Probe, given_curve, step_costs
 from app.engine.cost.prior import PriorRows
+from app.engine.cost.steps import StepCosts
 from app.engine.decoder import Decoder
-from app.engine.draft.model import DraftModel, build_draft
+from app.engine.drafters import Drafters
 from app.engine.errors import ModelLoadError
-from app.engine.events import EngineObserver, EventSink
-from app.engine.forward.selfcheck import build_target
-from app.engine.forward.target import PackedTarget
-from app.engine.generation import Generation
+from app.engine.events import Delta, EngineObserver, EventSink, Finished
 from app.engine.instruments import Instruments
-from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, ModelInfo
+from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus
 from app.engine.interruption import told
 from app.engine.kernels import compile_ahead, compile_now
 from app.engine.models.cache import cache_directory
-from app.engine.models.device import choose_threads, kv_budget
+from app.engine.models.device import choose_threads
 from app.engine.models.identity import table_fingerprint
 from app.engine.models.loading import LoadedModel, load_model
 from app.engine.prefix.cache import PrefixCache
@@ -35,22 +33,19 @@ from app.engine.request import (
     SpeculationParams,
     StopParams,
 )
+from app.engine.runtime import build_runtime, model_info
 from app.engine.scheduler.scheduler import Scheduler
 from app.engine.submission import Handle, checked, new_generation
-from app.engine.tenants import Tenants
 from racer.auto import Shared
-from racer.drafter import Drafter, NullDrafter
-from racer.factory import new_drafter
 
 __all__ = ["Engine", "EngineConfig"]
 
-logger = logging.getLogger(__name__)
 
-LOGIT_ELEMENTS = 1 << 26  # rows x vocabulary that one prefill chunk may bring into being
+class Engine:
+    """A target model that decodes speculatively. Thread-safe; close it when done, or use it in a `with`.
 
-
-class Engine(ProgramCalls, Instruments):
-    """A target model that decodes speculatively. Thread-safe; close it when done, or use it in a `with`."""
+    instruments: what calibration and benchmarks ask of it. protected_ids: tokens that csd neither puts in nor replaces.
+    """
 
     def __init__(
         self,
@@ -72,82 +67,43 @@ class Engine(ProgramCalls, Instruments):
             raise ModelLoadError("The verifier csd must be allowed: set allow_csd.")
         self.config = config
         self.codec = loaded.codec
-        model = loaded.model
-        vocab_size = min(int(model.get_output_embeddings().weight.shape[0]), loaded.codec.vocab_size)
-        limit = loaded.max_context
-        if config.max_context is not None:
-            if config.max_context > limit:
-                raise ModelLoadError(f"max_context {config.max_context} is more than the model's {limit} tokens")
-            limit = config.max_context
-        target, reason = build_target(model, limit, check=config.self_check)
-        self.fallback_reason = reason
-        chunk = max(1, min(config.prefill_chunk, LOGIT_ELEMENTS // vocab_size))
-        self._draft: DraftModel | None = None
-        if draft is not None and isinstance(target, PackedTarget):
-            self._draft = build_draft(loaded, draft, target, max_context=limit, prefill_chunk=chunk, check=config.self_check)
-        token_bytes = target.bytes_per_token + (self._draft.bytes_per_token if self._draft else 0)
-        # between two of its chunks, the prior keeps the row of its start token
-        kv_tokens = kv_budget(token_bytes, loaded.device, config.kv_memory_fraction) - int(self._wants_prior)
-        max_context = min(limit, kv_tokens - config.max_nodes)
-        if max_context < 1:
-            raise ModelLoadError("no memory for a KV cache: raise kv_memory_fraction or choose a smaller model")
-        if max_context < limit:
-            logger.warning("the context is cut from %d to %d tokens: more KV does not fit the budget", limit, max_context)
-        self._racer = replace(config.racer, context=config.racer.context or max_context)
-        self._tenants = Tenants(config.racer, enabled=config.warm_start)
-        self._shared = Shared()
-        decoder = Decoder(
-            target,
-            vocab_size=vocab_size,
-            top_k=min(config.racer.breadth, vocab_size),
-            prefill_chunk=chunk,
-            draft_model=self._draft,
-        )
-        self._decoder = decoder
-        compile_now(config)  # before anything is measured
-        if target.trees:
-            price_steps(decoder, given_curve(config.cost_curve), max_context, memory)
-        if self._draft is not None:
-            fixed = given_curve(config.draft_curve)
-            self._draft.curve, self._draft.refine = fixed or measure_draft(self._draft, draft_memory), fixed is None
-        self.info = ModelInfo(
-            name=name or loaded.name,
-            architecture=type(model).__name__,
-            dtype=str(loaded.dtype).removeprefix("torch."),
-            device=str(loaded.device),
-            threads=torch.get_num_threads(),
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            vocab_size=vocab_size,
-            max_context=max_context,
-            tree_attention=target.trees,
-            drafter=config.drafter if target.trees else "none",
-            verifier=config.verifier if target.trees else "exact",
-            max_nodes=config.max_nodes,
-            draft=self._draft.name if self._draft else None,
-            csd=config.csd.allowed and target.trees,
-        )
-        self._prior = self._new_prior(loaded, memory) if target.trees else None
-        # csd accepts more of the same candidates: what it teaches stays apart; the prior rows are the model's, for both
-        self._shared_csd = Shared(self._shared.prior_ids, self._shared.prior_probs)
-        self.corrections: Corrections | None = None
-        if self.info.csd:
-            self.corrections = Corrections(config.csd, table_fingerprint(loaded, draft))
-            decoder.corrections = self.corrections.memory
-            self.corrections.start()
         self.protected_ids = frozenset(loaded.eos_ids) | frozenset(loaded.codec.tokenizer.all_special_ids)
-        self._worker = Scheduler(
-            decoder,
-            self._new_drafter,
+        compile_now(config)  # before anything is measured
+        # between two of its chunks, the prior keeps the row of its start token
+        runtime = build_runtime(loaded, draft, config, draft_memory, spare=int(_wants_prior(config)))
+        self.fallback_reason = runtime.fallback_reason
+        self.info = model_info(loaded, runtime, config, name)
+        probe = Probe(runtime.target, runtime.vocab_size, min(config.racer.breadth, runtime.vocab_size), runtime.max_context)
+        costs = step_costs(probe, given_curve(config.cost_curve), memory) if runtime.target.trees else None
+        self._prior = None if costs is None else _prior_rows(loaded, config, probe, costs, memory)
+        prior = () if self._prior is None else (self._prior.ids, self._prior.probs)
+        self.corrections = Corrections(config.csd, table_fingerprint(loaded, draft)) if self.info.csd else None
+        self._drafters = Drafters(config.racer, runtime.max_context, Shared(*prior), Shared(*prior), warm=config.warm_start)
+        self._decoder = Decoder(
+            runtime.target,
+            vocab_size=runtime.vocab_size,
+            top_k=probe.top_k,
+            prefill_chunk=runtime.chunk,
+            costs=costs,
+            draft_model=runtime.draft_model,
+            corrections=None if self.corrections is None else self.corrections.memory,
+        )
+        self._scheduler = Scheduler(
+            self._decoder,
+            self._drafters.new,
             max_running=config.max_running,
             max_queued=config.max_queued,
-            kv_tokens=kv_tokens,
+            kv_tokens=runtime.kv_tokens,
             max_failures=config.max_failures,
             observer=observer,
             idle=self._idle,
             prefixes=PrefixCache(config.max_conversations, config.conversation_memory, config.conversation_idle),
         )
+        self.instruments = Instruments(self._decoder, self._drafters, self._prior, self._scheduler)
         self._ready = False
-        self._worker.start()
+        if self.corrections is not None:
+            self.corrections.start()
+        self._scheduler.start()
         self._prove()
 
     @classmethod
@@ -195,6 +151,36 @@ class Engine(ProgramCalls, Instruments):
                 draft_memory=None if small is None else ModelMemory(cache, small, drafts=True),
             )
 
+    # -- what a program calls --------------------------------------------------------------------------------------------
+
+    def stream(self, request: GenerationRequest) -> Generator[Delta | Finished]:
+        """Deltas and then Finished; a generation that fails raises. Leaving the iterator cancels it."""
+        return calls.stream(self.submit, request)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | GenerationRequest,
+        *,
+        sampling: SamplingParams | None = None,
+        stopping: StopParams | None = None,
+        speculation: SpeculationParams | None = None,
+    ) -> Completion:
+        """A whole answer to a text, to token ids, or to a request. Sampling defaults to greedy."""
+        if not isinstance(prompt, GenerationRequest):
+            ids = self.codec.encode(prompt) if isinstance(prompt, str) else prompt
+            prompt = GenerationRequest(
+                tuple(ids),
+                sampling or SamplingParams(temperature=0.0),
+                stopping or StopParams(),
+                speculation or SpeculationParams(),
+                continue_text=True,
+            )
+        return calls.collect(self.stream(prompt))
+
+    def generate_all(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Answers to many requests, run together."""
+        return calls.complete_all(self.submit, requests)
+
     # -- what the API uses -----------------------------------------------------------------------------------------------
 
     def submit(self, request: GenerationRequest, sink: EventSink) -> Handle:
@@ -207,30 +193,30 @@ class Engine(ProgramCalls, Instruments):
         if request.speculation.verifier == "csd" and self.corrections is not None:
             rule = self.corrections.rule(request.speculation)
         generation = new_generation(request, sink, self.codec, self.info.max_context, rule, self.protected_ids)
-        self._worker.submit(generation)
-        return Handle(self._worker, generation)
+        self._scheduler.submit(generation)
+        return Handle(self._scheduler, generation)
 
     @property
     def observer(self) -> EngineObserver | None:
         """Who hears of every step; may be set at any time."""
-        return self._worker.pool.reporter.observer
+        return self._scheduler.pool.reporter.observer
 
     @observer.setter
     def observer(self, observer: EngineObserver | None) -> None:
-        self._worker.pool.reporter.observer = observer
+        self._scheduler.pool.reporter.observer = observer
 
     def status(self) -> EngineStatus:
-        worker, prefixes = self._worker, self._worker.slots.prefixes
+        scheduler, prefixes = self._scheduler, self._scheduler.slots.prefixes
         return EngineStatus(
-            running=worker.running,
-            waiting=worker.waiting,
-            kv_usage_ratio=worker.kv_usage,
-            heartbeat_age=worker.pulse.age,
-            alive=worker.alive,
-            ready=self._ready and worker.accepting,
-            free_places=worker.free_places,
-            retry_after=worker.retry_after,
-            preemptions=worker.pool.preemptions,
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            kv_usage_ratio=scheduler.kv_usage,
+            heartbeat_age=scheduler.pulse.age,
+            alive=scheduler.alive,
+            ready=self._ready and scheduler.accepting,
+            free_places=scheduler.free_places,
+            retry_after=scheduler.retry_after,
+            preemptions=scheduler.pool.preemptions,
             drafting=self._drafting_status(),
             device_bytes=torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0,
             store=None if self.corrections is None else self.corrections.status,
@@ -240,25 +226,25 @@ class Engine(ProgramCalls, Instruments):
         )
 
     def _drafting_status(self) -> DraftingStatus:
-        curve, states = self._decoder.curve, self._worker.drafter_states
+        costs, states = self._decoder.costs, self._scheduler.drafter_states
         return DraftingStatus(
             sessions=len(states),
             automaton_nodes=sum(state.automaton_nodes for state in states),
-            automaton_evictions=self._worker.rounds.evictions,
+            automaton_evictions=self._scheduler.rounds.evictions,
             session_rows=sum(state.copy_logit_rows for state in states),
-            warm_rows=self._tenants.rows,
+            warm_rows=self._drafters.tenants.rows,
             prior_rows=0 if self._prior is None else self._prior.done,
-            plain_seconds=0.0 if self._decoder.plain is None else self._decoder.plain.step_seconds,
-            step_seconds=() if curve is None else tuple(curve.at(STEP_ROWS)),
+            plain_seconds=0.0 if costs is None else costs.plain.step_seconds,
+            step_seconds=() if costs is None else tuple(costs.curve.at(STEP_ROWS)),
         )
 
     def drain(self) -> None:
-        self._worker.drain()
+        self._scheduler.drain()
 
     def close(self, grace: float = 0.0) -> None:
         if self.corrections is not None:
             self.corrections.flush(0.0)  # a hint: little is left for the end, which others may cut short
-        self._worker.close(grace)
+        self._scheduler.close(grace)
         if self._prior is not None:
             self._prior.close()
         if self.corrections is not None:
@@ -272,31 +258,11 @@ class Engine(ProgramCalls, Instruments):
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
-    def _new_drafter(self, generation: Generation) -> Drafter:
-        speculation = generation.request.speculation
-        if speculation.drafter in ("none", "draft_model"):
-            return NullDrafter()
-        policy = speculation.policy or self.config.racer.policy
-        shared = self._shared if generation.csd_rule is None else self._shared_csd
-        return new_drafter(policy, self._racer, self._tenants.layer(generation.request.tenant), shared)
-
-    @property
-    def _wants_prior(self) -> bool:
-        return self.config.prior_rows > 0 and (self.config.racer.policy == "auto" or self.config.drafter == "hybrid")
-
-    def _new_prior(self, loaded: LoadedModel, memory: ModelMemory | None) -> PriorRows | None:
-        if not self._wants_prior:
-            return None
-        start = loaded.codec.tokenizer.bos_token_id
-        first = min(loaded.eos_ids, default=0) if start is None else start
-        path = memory.prior_path if memory is not None else None
-        return PriorRows(self._decoder, self._shared, first, self.config.prior_rows, path)
-
     def _idle(self) -> bool:
         """Called by the worker when nothing runs; True if there is more to do."""
         if self._prior is None or self._prior.complete or not self._ready:
             return False
-        return self._prior.advance(self._worker.slots.free) and not self._prior.complete
+        return self._prior.advance(self._scheduler.slots.free) and not self._prior.complete
 
     def _prove(self) -> None:
         """Draw one token, so that ready means ready and nothing is compiled in a request."""
@@ -307,3 +273,17 @@ class Engine(ProgramCalls, Instruments):
             self.close()
             raise ModelLoadError(f"the model loads but cannot produce a token: {error}") from error
         self._ready = True
+
+
+def _wants_prior(config: EngineConfig) -> bool:
+    return config.prior_rows > 0 and (config.racer.policy == "auto" or config.drafter == "hybrid")
+
+
+def _prior_rows(
+    loaded: LoadedModel, config: EngineConfig, probe: Probe, costs: StepCosts, memory: ModelMemory | None
+) -> PriorRows | None:
+    if not _wants_prior(config):
+        return None
+    start = loaded.codec.tokenizer.bos_token_id
+    first = min(loaded.eos_ids, default=0) if start is None else start
+    return PriorRows(probe, first, config.prior_rows, costs.curve, None if memory is None else memory.prior_path)

@@ -8,40 +8,35 @@ from contextlib import contextmanager
 
 from app.engine.cost.prior import PriorRows
 from app.engine.decoder import Decoder
-from app.engine.draft.model import DraftModel
+from app.engine.drafters import Drafters
 from app.engine.forward.target import Target
-from app.engine.interface import ModelInfo
 from app.engine.learning import Learning
 from app.engine.scheduler.scheduler import Scheduler
 from csd.verify import Walk
-from racer.auto import Shared
 
 
 class Instruments:
-    """For reading, listening and measuring. Its attributes are the engine's."""
+    """For reading, listening and measuring."""
 
-    info: ModelInfo
-    _decoder: Decoder
-    _draft: DraftModel | None
-    _prior: PriorRows | None
-    _shared: Shared
-    _shared_csd: Shared
-    _worker: Scheduler
+    def __init__(self, decoder: Decoder, drafters: Drafters, prior: PriorRows | None, scheduler: Scheduler) -> None:
+        self._decoder = decoder
+        self._drafters = drafters
+        self._prior = prior
+        self._scheduler = scheduler
 
     @property
     def cost_curve(self) -> list[tuple[int, float]] | None:
         """(rows, seconds) of a step as measured and corrected so far; None where only plain decoding runs."""
-        curve = self._decoder.curve
-        return None if curve is None else curve.points
+        costs = self._decoder.costs
+        return None if costs is None else costs.curve.points
 
     def both_models(self) -> tuple[Target, Target, int]:
         """Target, draft model, and the number of ids that mean the same in both: for offline reading, while nothing runs.
 
         Without a draft model the target stands for both.
         """
-        if self._draft is None:
-            return self._decoder.target, self._decoder.target, self.info.vocab_size
-        return self._decoder.target, self._draft.packed, self._draft.shared.size
+        target, draft = self._decoder.target, self._decoder.draft_model
+        return (target, target, self._decoder.vocab_size) if draft is None else (target, draft.packed, draft.shared.size)
 
     @contextmanager
     def listening(self, listener: Callable[[Walk, list[float]], None]) -> Iterator[None]:
@@ -55,21 +50,24 @@ class Instruments:
     @contextmanager
     def costs_held(self) -> Iterator[None]:
         """Let no step correct what steps are thought to cost: for runs that this is to be compared with."""
-        refine, self._decoder.refine = self._decoder.refine, False
+        costs = self._decoder.costs
+        if costs is None:
+            yield
+            return
+        refine, costs.refine = costs.refine, False
         try:
             yield
         finally:
-            self._decoder.refine = refine
+            costs.refine = refine
 
     @property
     def learning(self) -> Learning:
         """What the engine learns, as it stands; it goes on changing while requests run."""
-        decoder, draft = self._decoder, self._draft
+        decoder, draft = self._decoder, self._decoder.draft_model
         return Learning(
-            self._shared,
-            self._shared_csd,
-            decoder.curve,
-            decoder.plain,
+            self._drafters.shared,
+            self._drafters.shared_csd,
+            decoder.costs,
             decoder.drafting.throughput,
             None if draft is None else draft.acceptance,
             None if draft is None else draft.curve,
@@ -86,11 +84,11 @@ class Instruments:
             self._install(own)
 
     def _install(self, learning: Learning) -> None:
-        self._shared, self._shared_csd = learning.shared, learning.shared_csd
-        self._decoder.curve, self._decoder.plain = learning.curve, learning.plain
-        self._decoder.drafting.throughput = learning.throughput
-        if self._draft is not None and learning.draft_acceptance is not None:
-            self._draft.acceptance, self._draft.curve = learning.draft_acceptance, learning.draft_curve
+        decoder, draft = self._decoder, self._decoder.draft_model
+        self._drafters.shared, self._drafters.shared_csd = learning.shared, learning.shared_csd
+        decoder.costs, decoder.drafting.throughput = learning.costs, learning.throughput
+        if draft is not None and learning.draft_acceptance is not None:
+            draft.acceptance, draft.curve = learning.draft_acceptance, learning.draft_curve
 
     def settle(self, timeout: float | None = None, hear: Callable[[int, int], None] | None = None) -> bool:
         """Wait until nothing is left to prepare in idle time (app.engine.cost.prior); False if that does not come about.
@@ -103,7 +101,7 @@ class Instruments:
             if hear is not None and self._prior.done != told:
                 told = self._prior.done
                 hear(told, self._prior.wanted)
-            if not self._worker.prepares or (deadline is not None and time.monotonic() > deadline):
+            if not self._scheduler.prepares or (deadline is not None and time.monotonic() > deadline):
                 return False
             time.sleep(0.02)
         return True

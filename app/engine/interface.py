@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
+from app.engine.correction import Corrections, StoreStatus
 from app.engine.events import EngineObserver, EventSink
 from app.engine.request import GenerationRequest
 from app.text.codec import TextCodec
-from csd.stores.base import ErrorKind
-
-if TYPE_CHECKING:
-    from app.engine.correction import Corrections
 
 STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of a step whose cost is reported
 
@@ -34,23 +31,6 @@ class ModelInfo:
     max_nodes: int  # the largest budget a request may ask for, and the default
     draft: str | None = None  # name of the draft model, where one is loaded
     csd: bool = False  # whether requests may ask for the csd verifier
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatus:
-    """The correction memory and its store, as an operator sees them.
-
-    state: ok, degraded (serving goes on, nothing is learnt from the store or kept in it) or off. errors: failed exchanges by
-    kind. last_error holds no secret.
-    """
-
-    state: Literal["ok", "degraded", "off"] = "off"
-    name: str = "none"
-    entries: int = 0
-    recorded: int = 0  # divergences counted since the start
-    acknowledged: int = 0  # increments that the store confirmed
-    errors: dict[ErrorKind, int] = field(default_factory=dict)
-    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.engine.cost.plain import PlainPace
+from app.engine.cost.steps import StepCosts
 from app.engine.draft.control import DraftAcceptance, Throughput
 from racer.auto import Shared
 from racer.budget import CostCurve
@@ -12,15 +12,14 @@ from racer.budget import CostCurve
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Acceptance by class (for exact and for csd), step costs and the pace of late; nothing of anyone's text.
+    """Acceptance by class (for exact and for csd), step costs and the throughput of the last steps; nothing of anyone's text.
 
-    The draft_ fields are None without a draft model, curve and plain where only plain decoding runs.
+    The draft_ fields are None without a draft model, costs where only plain decoding runs.
     """
 
     shared: Shared
     shared_csd: Shared
-    curve: CostCurve | None
-    plain: PlainPace | None
+    costs: StepCosts | None
     throughput: Throughput
     draft_acceptance: DraftAcceptance | None = None
     draft_curve: CostCurve | None = None
@@ -31,8 +30,7 @@ class Learning:
         return Learning(
             Shared(*prior),
             Shared(*prior),
-            None if self.curve is None else self.curve.fresh(),
-            None if self.plain is None else self.plain.fresh(),
+            None if self.costs is None else self.costs.fresh(),
             Throughput(),
             None if self.draft_acceptance is None else DraftAcceptance(),
             None if self.draft_curve is None else self.draft_curve.fresh(),

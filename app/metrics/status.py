@@ -10,7 +10,8 @@ import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, StoreStatus
+from app.engine.correction import StoreStatus
+from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus
 from app.metrics.labels import ROW_LAYERS
 from csd.stores.base import ERROR_KINDS
 

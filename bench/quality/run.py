@@ -106,7 +106,7 @@ def run(
     if not left:
         return
     prepare(engine)
-    start = engine.learning
+    start = engine.instruments.learning
     learnt = {mode.name: start.fresh() for mode in modes}  # each mode teaches the engine for itself
     _warm_up(engine, fitting[-1][1], modes, min(WARM_UP_TOKENS, max_tokens))
     started, measured = time.perf_counter(), 0
@@ -118,7 +118,7 @@ def run(
             if not missing:
                 continue
             _start_from(engine, table)
-            with engine.taught_by(learnt[mode.name]):
+            with engine.instruments.taught_by(learnt[mode.name]):
                 answered = _answers(engine, missing, mode, results.answers, max_tokens, scored)
             for outcome, answer in answered:
                 results.add(outcome, answer)
@@ -164,7 +164,7 @@ def _answers(
     started = time.perf_counter()
     completions = engine.generate_all(requests)
     seconds_per_token = (time.perf_counter() - started) / sum(max(1, len(done.token_ids)) for done in completions)
-    target, _, _ = engine.both_models()
+    target, _, _ = engine.instruments.both_models()
     found = []
     for (problem, prompt), done in zip(asked, completions, strict=True):
         answer, stats = list(done.token_ids), done.finished.stats

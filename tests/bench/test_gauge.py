@@ -50,7 +50,8 @@ def checked(tmp_path: Path, mode: str, cost: Callable[[int], float], *, refine: 
     wanted = plan(write_questions(tmp_path / "q.jsonl", "a"), mode, max_tokens=120)
     config = EngineConfig(max_nodes=32, warm_start=False, prior_rows=0, cost_curve=CALIBRATED)
     with Benchmark(wanted, loaded(eos=frozenset()), config=config) as benchmark:
-        benchmark.engine._decoder.refine = refine  # as where the curve was measured
+        assert benchmark.engine._decoder.costs is not None
+        benchmark.engine._decoder.costs.refine = refine  # as where the curve was measured
         return check(benchmark, PROMPTS, MachineClock(benchmark.engine, cost))
 
 
@@ -146,7 +147,7 @@ def test_load_counts_from_the_calibration_on(
 
     monkeypatch.setattr("bench.gauge.check", disturbed)
     monkeypatch.setattr("bench.gauge.load_model", lambda *_, **__: loaded())
-    monkeypatch.setattr("app.engine.cost.measure._one_step", lambda *_: 0.02)
+    monkeypatch.setattr("app.engine.cost.measure.Probe.step", lambda *_: 0.02)
     monkeypatch.setattr("app.engine.cost.neighbours.disturbance", lambda *_: meanwhile)
     monkeypatch.setattr("app.engine.cost.neighbours.busiest", lambda *_: {"make": 1.5})
     found = measure(plan(write_questions(tmp_path / "q.jsonl", "a"), "auto", prior_rows=0))

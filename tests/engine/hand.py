@@ -22,19 +22,19 @@ from tests.tiny import tiny_engine
 def by_hand(**more: Any) -> Iterator[Engine]:
     with tiny_engine(eos=frozenset(), prefill_chunk=16, max_nodes=8, cost_curve=FLAT, **more) as engine:
         pass
-    engine._worker._draining = False
+    engine._scheduler._draining = False
     yield engine
 
 
 def queued(engine: Engine, request: GenerationRequest, sink: Any = lambda _: None) -> Generation:
     generation = new_generation(checked(request, engine.info, engine.config), sink, engine.codec, engine.info.max_context)
-    engine._worker.pool.waiting.append(generation)
+    engine._scheduler.pool.waiting.append(generation)
     return generation
 
 
 def session_of(engine: Engine, generation: Generation) -> Session:
     """The session in which it runs."""
-    (session,) = (session for session in engine._worker.pool.running if session.generation is generation)
+    (session,) = (session for session in engine._scheduler.pool.running if session.generation is generation)
     return session
 
 
@@ -48,6 +48,6 @@ def lone_session(
 
 def rounds(engine: Engine, n: int) -> None:
     for _ in range(n):
-        engine._worker.pool.admit()
-        engine._worker.rounds.prefill()
-        engine._worker.rounds.decode()
+        engine._scheduler.pool.admit()
+        engine._scheduler.rounds.prefill()
+        engine._scheduler.rounds.decode()

@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine.cost.measure import VERSION, ModelMemory
+from app.engine.cost.measure import VERSION, ModelMemory, Probe
 from app.engine.cost.prior import PriorRows
-from app.engine.decoder import Decoder
 from app.engine.errors import ModelLoadError
 from app.engine.forward.target import PackedTarget
 from app.engine.models import loading
@@ -28,7 +27,6 @@ from app.engine.models.cache import alone_in
 from app.engine.models.gguf import convert as gguf_convert
 from app.engine.models.loading import load_model
 from app.engine.models.manifest import NAME
-from racer.auto import Shared
 from racer.budget import CostCurve
 from tests.engine.gguf_files import write_gguf
 from tests.engine.test_loading import tiny
@@ -146,28 +144,27 @@ PRIORS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("name", [*DAMAGE, *PRIORS])
 def test_prior_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
     path = tmp_path / "measured" / "rows.npz"
-    decoder = Decoder(PackedTarget(loaded().model), vocab_size=VOCABULARY, top_k=WIDTH, prefill_chunk=64)
+    probe = Probe(PackedTarget(loaded().model), VOCABULARY, WIDTH, 64)
 
-    def started() -> tuple[PriorRows, Shared]:
-        shared = Shared()
-        return PriorRows(decoder, shared, 1, ROWS, path), shared
+    def started() -> PriorRows:
+        return PriorRows(probe, 1, ROWS, None, path)
 
-    rows, first = started()
+    rows = first = started()
     while not rows.complete:
         rows.advance(1000)
-    again, kept = started()
+    again = started()
     assert again.complete
-    assert np.array_equal(kept.prior_ids, first.prior_ids)
-    assert np.array_equal(kept.prior_probs, first.prior_probs)
+    assert np.array_equal(again.ids, first.ids)
+    assert np.array_equal(again.probs, first.probs)
     {**DAMAGE, **PRIORS}[name](path)
-    rows, second = started()
+    rows = second = started()
     told(caplog, path)
     assert rows.done == 0
-    assert (second.prior_ids == -1).all()
+    assert (second.ids == -1).all()
     while not rows.complete:
         rows.advance(1000)
-    assert np.array_equal(second.prior_ids, first.prior_ids)
-    assert started()[0].complete
+    assert np.array_equal(second.ids, first.ids)
+    assert started().complete
     assert not caplog.records
     assert list(path.parent.iterdir()) == [path]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.cost.measure import ModelMemory, measure
+from app.engine.cost.measure import ModelMemory, Probe, measure
 from app.engine.cost.neighbours import Reading
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import StepRecord
@@ -46,7 +46,7 @@ def test_a_flat_curve_gives_the_full_tree_and_a_linear_one_plain_decoding(curve,
         done = run(engine)
         plain = run(engine, drafter="none")
         assert done.token_ids == plain.token_ids
-        assert engine.cost_curve == [(n, seconds) for n, seconds in curve]  # an injected curve is not corrected
+        assert engine.instruments.cost_curve == [(n, seconds) for n, seconds in curve]  # an injected curve is not corrected
     drafted = [record.drafted for record in steps.records[: done.finished.stats.num_steps]]
     if full:
         assert max(drafted) == 23
@@ -87,14 +87,14 @@ def test_the_curve_is_measured_kept_and_found_again(tmp_path: Path, monkeypatch:
     memory = ModelMemory(tmp_path, model, read=lambda: None)
     assert memory.load() is None
     with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), memory=memory) as engine:
-        measured = engine.cost_curve
+        measured = engine.instruments.cost_curve
     assert measured is not None
     assert [n for n, _ in measured][:3] == [1, 2, 3]
     assert all(seconds > 0 for _, seconds in measured)
-    monkeypatch.setattr("app.engine.cost.measure._one_step", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(Probe, "step", lambda *_: pytest.fail("measured again"))
     kept = memory.load()
     assert kept is not None
-    assert measure(engine._decoder, 256, memory).sizes.tolist() == [n for n, _ in measured]
+    assert measure(Probe(engine._decoder.target, 97, 8, 256), memory).sizes.tolist() == [n for n, _ in measured]
     next((tmp_path / "measured").glob("*.json")).write_text("{damaged")
     assert memory.load() is None
 
@@ -106,7 +106,7 @@ def test_a_curve_measured_beside_other_programs_is_used_and_not_kept(tmp_path: P
     memory.spare = 0
     caplog.set_level("INFO", "app.engine.cost.measure")
     with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), memory=memory) as engine:
-        assert engine.cost_curve is not None
+        assert engine.instruments.cost_curve is not None
     assert memory.load() is None
     assert [record.getMessage() for record in caplog.records if "next start measures again" in record.getMessage()] == [
         "other programs used 1.0 cores meanwhile: these costs are not kept, the next start measures again"
@@ -117,16 +117,16 @@ def test_prior_rows_are_the_targets_successors_of_each_token_alone_and_are_kept(
     model = loaded()
     memory = ModelMemory(tmp_path, model)
     with Engine(model, EngineConfig(max_nodes=8, prior_rows=50, cost_curve=FLAT), memory=memory) as engine:
-        assert engine.settle(timeout=60)
-        ids, probs = engine._shared.prior_ids.copy(), engine._shared.prior_probs.copy()
+        assert engine.instruments.settle(timeout=60)
+        ids, probs = engine._drafters.shared.prior_ids.copy(), engine._drafters.shared.prior_probs.copy()
         assert ids.shape == (50, 8)
         for token in (0, 7, 49):
             logits = engine._decoder.target.native_logits([1, token])[-1]  # type: ignore[attr-defined]
             assert ids[token].tolist() == logits.topk(8).indices.tolist()
             assert probs[token, 0] == pytest.approx(float(logits.softmax(-1).max()), rel=1e-3)
     with Engine(loaded(), EngineConfig(max_nodes=8, prior_rows=97, cost_curve=FLAT), memory=memory) as engine:
-        assert np.array_equal(engine._shared.prior_ids[:50], ids)
-        assert engine.settle(timeout=60)
+        assert np.array_equal(engine._drafters.shared.prior_ids[:50], ids)
+        assert engine.instruments.settle(timeout=60)
         plain = run(engine, drafter="none")
         assert run(engine, max_nodes=8).token_ids == plain.token_ids
 
@@ -138,6 +138,6 @@ def test_idle_work_that_fails_is_given_up_and_harms_nobody(monkeypatch: pytest.M
     monkeypatch.setattr("app.engine.cost.prior.PriorRows.advance", fail)
     with tiny_engine(eos=frozenset(), prior_rows=50) as engine:
         assert run(engine).finished.completion_tokens == 60
-        wait_until(lambda: not engine._worker.prepares)
+        wait_until(lambda: not engine._scheduler.prepares)
         assert run(engine).finished.completion_tokens == 60
     assert caplog.text.count("idle work failed") == 1

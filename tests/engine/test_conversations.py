@@ -61,7 +61,7 @@ def test_a_turn_that_is_left_while_it_is_read_loses_nothing(drafter: DrafterName
             handle.cancel()
 
         engine._decoder.prefill.advance = advance_and_leave  # type: ignore[method-assign]
-        with engine._worker.pool.wake:  # nothing is admitted before the handle is there
+        with engine._scheduler.pool.wake:  # nothing is admitted before the handle is there
             handle = engine.submit(request, events.append)
         wait_until(lambda: bool(events))
         engine._decoder.prefill.advance = advance  # type: ignore[method-assign]
@@ -113,7 +113,7 @@ def test_kept_rows_make_room_for_requests():
             turn(engine, FIRST, name)
         rows = engine.status().conversation_rows
         assert rows > 4 * len(FIRST)
-        worker = engine._worker
+        worker = engine._scheduler
         worker.slots.kv_tokens = rows + 10
         turn(engine, FIRST, None)
         assert engine.status().conversation_rows < rows
@@ -200,7 +200,7 @@ def test_the_draft_model_catches_up_in_chunks():
     settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "prefill_chunk": 8}
     with tiny_engine(eos=frozenset(), **settings) as engine:
         one = turn(engine, FIRST, "c")
-        draft = engine._draft
+        draft = engine._decoder.draft_model
         assert draft is not None
         second = (*FIRST, *one.token_ids, 70)
         read: list[int] = []

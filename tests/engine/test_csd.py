@@ -223,8 +223,8 @@ def test_a_server_that_does_not_allow_csd_refuses_it_and_keeps_no_memory():
 
 def test_rescuing_sessions_draft_from_the_prior_rows_too_and_learn_apart():
     with tiny_engine(eos=frozenset(), csd=ALLOWED, cost_curve=FLAT, prior_rows=64) as engine:
-        assert engine.settle(60.0)
-        exact, rescuing = engine._shared, engine._shared_csd
+        assert engine.instruments.settle(60.0)
+        exact, rescuing = engine._drafters.shared, engine._drafters.shared_csd
         assert (exact.prior_ids >= 0).all() and rescuing.prior_ids is exact.prior_ids
         assert rescuing.prior_probs is exact.prior_probs and rescuing.acceptance is not exact.acceptance
 

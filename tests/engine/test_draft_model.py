@@ -165,7 +165,7 @@ def test_tokens_that_the_draft_does_not_know_end_the_drafting_and_not_the_answer
     ids = tuple(range(5, 30))
     with pair() as engine:
         plain = engine.generate(GenerationRequest(ids, GREEDY, StopParams(60), PLAIN)).token_ids
-        model = engine._draft
+        model = engine._decoder.draft_model
         assert model is not None
         stranger = max(set(plain) - set(ids), key=plain.index)
         first = plain.index(stranger)
@@ -187,8 +187,8 @@ def test_a_draft_of_fewer_ids_never_proposes_the_rest():
     small = build("llama", DRAFT_SEED)
     small.resize_token_embeddings(60)
     with pair(replace(loaded(eos=frozenset()), model=small.eval())) as engine:
-        assert engine._draft is not None
-        assert engine._draft.shared.size == 60
+        assert engine._decoder.draft_model is not None
+        assert engine._decoder.draft_model.shared.size == 60
         for prompt in PROMPTS:
             assert answer(engine, prompt, SEEDED, 50, FIXED).token_ids == answer(engine, prompt, SEEDED, 50, PLAIN).token_ids
 

@@ -278,7 +278,7 @@ def test_a_full_queue_refuses_and_serves_those_it_took():
 def test_a_forward_that_raises_ends_its_own_request_only(monkeypatch: pytest.MonkeyPatch):
     with tiny_engine(eos=frozenset()) as engine:
         poison = tuple(engine.codec.encode("!!!!"))
-        target = engine._worker.decoder.target
+        target = engine._scheduler.decoder.target
         forward = target.forward
 
         def failing(batch):

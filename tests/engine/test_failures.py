@@ -43,7 +43,7 @@ def probes(batch: Sequence[Rows]) -> bool:
 def together(engine: Engine, requests: Sequence[GenerationRequest]) -> list[list[Event]]:
     """Submitted before the first is admitted."""
     events: list[list[Event]] = [[] for _ in requests]
-    with engine._worker.pool.wake:
+    with engine._scheduler.pool.wake:
         for one, sink in zip(requests, events, strict=True):
             engine.submit(one, sink.append)
     wait_until(lambda: all(sent and isinstance(sent[-1], Finished | Failed) for sent in events))
@@ -109,7 +109,7 @@ def test_failures_in_a_row_end_the_engine_and_others_do_not(good_between: bool) 
 def test_a_generation_that_ran_when_the_worker_died_is_not_for_another_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be what killed it, so its client gets 500; those that waited may be asked again elsewhere."""
     with tiny_engine(max_running=1, eos=frozenset()) as engine:
-        worker = engine._worker
+        worker = engine._scheduler
 
         def die() -> None:
             if len(worker.pool.running) == 1 and worker.waiting == 2:
@@ -153,7 +153,7 @@ def test_a_model_that_gives_no_numbers_is_broken() -> None:
 
 def test_idle_work_that_fails_on_a_broken_device_ends_the_worker() -> None:
     with tiny_engine(prior_rows=64, cost_curve=FLAT) as engine:
-        engine.settle(30.0)
+        engine.instruments.settle(30.0)
 
         def broken(_: Sequence[Rows]) -> torch.Tensor:
             raise RuntimeError("device lost")
@@ -163,7 +163,7 @@ def test_idle_work_that_fails_on_a_broken_device_ends_the_worker() -> None:
             return True
 
         replace_forward(engine, lambda _: broken)
-        engine._worker.rounds.idle = idle
+        engine._scheduler.rounds.idle = idle
         wait_until(lambda: not engine.status().alive)
 
 
@@ -331,8 +331,8 @@ def test_each_forward_shows_that_the_worker_lives(name: str) -> None:
     """Chunks of prompts, decode steps, the draft model and idle work: a round of many is not one silence."""
     drafts: dict[str, Any] = {"draft": similar(), "draft_curve": CHEAP} if name == "llama" else {}
     with tiny_engine(name, eos=frozenset(), prefill_chunk=4, cost_curve=FLAT, prior_rows=97, **drafts) as engine:
-        pulse = engine._worker.pulse
-        assert engine.settle(60.0)
+        pulse = engine._scheduler.pulse
+        assert engine.instruments.settle(60.0)
         beats = 0
         beat = pulse.beat
 
@@ -355,7 +355,7 @@ def test_each_forward_shows_that_the_worker_lives(name: str) -> None:
         assert seen() > 8
         if engine._prior is not None:
             before, engine._prior._done = seen(), 0
-            assert engine.settle(60.0)
+            assert engine.instruments.settle(60.0)
             assert seen() > before
         assert all(after >= before + 2 for model in models for before, after in model.forward.seen)
 

@@ -42,7 +42,7 @@ def test_holes_between_blocks_that_stay_are_given_back() -> None:
 def test_the_worker_trims_when_a_session_ended() -> None:
     with tiny_engine(cost_curve=FLAT) as engine:
         trims: list[bool] = []
-        engine._worker.pool.heap = HeapTrim(lambda: trims.append(True), every=0.0)
+        engine._scheduler.pool.heap = HeapTrim(lambda: trims.append(True), every=0.0)
         request = GenerationRequest((5, 6, 7), SamplingParams(temperature=0.0), StopParams(max_tokens=5))
         for done in range(3):
             engine.generate(request)

@@ -127,21 +127,21 @@ def test_both_sources_are_accepted_and_counted():
 
 def test_a_sure_racer_or_a_dear_draft_means_that_the_draft_model_is_not_asked():
     with pair(cost_curve=FLAT, draft_curve=DEAR) as engine:
-        assert engine._draft is not None
-        before = engine._draft.rows_read
+        assert engine._decoder.draft_model is not None
+        before = engine._decoder.draft_model.rows_read
         stats = answer(engine, PROMPTS[1], GREEDY, 100, HYBRID).finished.stats
-        assert engine._draft.rows_read - before == len(engine.codec.encode(PROMPTS[1]))  # the prompt alone
+        assert engine._decoder.draft_model.rows_read - before == len(engine.codec.encode(PROMPTS[1]))  # the prompt alone
         assert stats.tokens_by_source["draft_model"] == 0
     curve = ((1, 0.02), (24, 0.02))
     with pair(cost_curve=curve, draft_curve=((1, 0.004), (16, 0.004))) as engine:  # its text soon repeats itself
-        assert engine._draft is not None
+        assert engine._decoder.draft_model is not None
         answer(engine, PROMPTS[1], GREEDY, 100, HYBRID)
-        before = engine._draft.rows_read
+        before = engine._decoder.draft_model.rows_read
         answer(engine, PROMPTS[1], GREEDY, 200, HYBRID)
-        asked = engine._draft.rows_read - before
-        before = engine._draft.rows_read
+        asked = engine._decoder.draft_model.rows_read - before
+        before = engine._decoder.draft_model.rows_read
         answer(engine, PROMPTS[1], GREEDY, 200, SpeculationParams("draft_model"))
-        assert asked < 0.7 * (engine._draft.rows_read - before)
+        assert asked < 0.7 * (engine._decoder.draft_model.rows_read - before)
 
 
 def test_the_learnt_acceptance_counts_only_racers_own_nodes(monkeypatch: pytest.MonkeyPatch):

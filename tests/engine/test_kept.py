@@ -73,13 +73,13 @@ def test_a_conversation_that_fills_the_bound_is_kept_and_one_leaves_when_its_tim
 def test_an_idle_worker_lets_conversations_go_whose_time_is_over() -> None:
     with by_hand() as engine:
         now = 0.0
-        engine._worker.slots.prefixes = PrefixCache(9, 10**9, idle=5.0, clock=lambda: now)
-        engine._worker.slots.prefixes.keep_conversation("", "c", kept(10))
-        engine._worker.pool.stopping = True  # nobody waits for work
-        engine._worker.round()
+        engine._scheduler.slots.prefixes = PrefixCache(9, 10**9, idle=5.0, clock=lambda: now)
+        engine._scheduler.slots.prefixes.keep_conversation("", "c", kept(10))
+        engine._scheduler.pool.stopping = True  # nobody waits for work
+        engine._scheduler.round()
         assert engine.status().conversations == 1
         now = 6.0
-        engine._worker.round()
+        engine._scheduler.round()
         assert engine.status().conversations == 0
 
 
@@ -102,9 +102,9 @@ def test_a_prompt_is_not_kept_while_a_running_sibling_has_it() -> None:
         )
         while not first.ended:
             rounds(engine, 1)
-        assert session_of(engine, second).decoding and list(engine._worker.pool.waiting) == [third]
-        assert engine._worker.slots.prefixes.prompt_rows == 0
-        engine._worker.pool.admit()
+        assert session_of(engine, second).decoding and list(engine._scheduler.pool.waiting) == [third]
+        assert engine._scheduler.slots.prefixes.prompt_rows == 0
+        engine._scheduler.pool.admit()
         assert session_of(engine, third).cache.length == len(FIRST) - 1
 
 
@@ -113,8 +113,8 @@ def test_of_a_prompt_that_was_left_only_what_was_read_is_kept() -> None:
         session = queued(engine, GenerationRequest(FIRST, GREEDY, StopParams(9), conversation="c"))
         rounds(engine, 1)
         session.cancelled = True
-        engine._worker.pool.reap()
-        held = engine._worker.slots.prefixes.take(session.request, fresh=True)
+        engine._scheduler.pool.reap()
+        held = engine._scheduler.slots.prefixes.take(session.request, fresh=True)
         assert held is not None and held.slab is not None
         assert held.tokens == FIRST[:16] and held.prompt_length == held.slab.length == 16
 
@@ -129,13 +129,13 @@ def test_rows_are_kept_once_and_in_order(path: list[int]) -> None:
 
 def test_a_slab_grows_by_half_so_that_a_long_answer_is_copied_a_few_times() -> None:
     with by_hand() as engine:
-        room = engine._worker.slots
+        room = engine._scheduler.slots
         room.headroom = 4
         session = queued(engine, GenerationRequest(FIRST[:20], GREEDY, StopParams(200), PLAIN))
         sizes: list[int] = []
         while not session.ended:
             rounds(engine, 1)
-            for running in engine._worker.pool.running:
+            for running in engine._scheduler.pool.running:
                 assert running.cache.capacity == running.rows == room.reserved
                 if running.rows not in sizes:
                     sizes.append(running.rows)
@@ -145,7 +145,7 @@ def test_a_slab_grows_by_half_so_that_a_long_answer_is_copied_a_few_times() -> N
 
 def test_a_place_counts_from_when_it_was_taken_and_not_from_the_queue() -> None:
     with by_hand(max_running=1) as engine:
-        worker = engine._worker
+        worker = engine._scheduler
         held: list[float] = []
         pace: Any = worker.pool.turns
         pace.ended = held.append

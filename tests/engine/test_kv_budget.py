@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from app.engine.calls import Completion
+from app.engine.cost.measure import Probe
 from app.engine.cost.prior import PriorRows
-from app.engine.decoder import Decoder
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import Finished
 from app.engine.forward.kv import KVSlab
 from app.engine.forward.target import PackedTarget
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.submission import checked, new_generation
-from racer.auto import Shared
 from racer.budget import CostCurve
 from tests.engine.drafting import CHEAP, DEAR, FLAT, similar
 from tests.engine.turns import FIRST, SEEDED, turn
@@ -48,8 +47,8 @@ class Slabs:
 
 def token_bytes(engine: Engine, drafter: DrafterName) -> int:
     """Of the slabs that such a drafter has."""
-    assert engine._draft is not None
-    return engine._decoder.target.bytes_per_token + (0 if drafter == "none" else engine._draft.bytes_per_token)
+    assert engine._decoder.draft_model is not None
+    return engine._decoder.target.bytes_per_token + (0 if drafter == "none" else engine._decoder.draft_model.bytes_per_token)
 
 
 def settings(**more: Any) -> dict[str, Any]:
@@ -74,15 +73,15 @@ def test_a_conversation_is_counted_twice_while_it_is_there_twice(
         slabs = Slabs(monkeypatch)
         stop = turn(engine, FIRST, None, sampling=SEEDED).token_ids[10]
         stopping = StopParams(100, stop_token_ids=(stop,))
-        engine._worker.slots.kv_tokens = len(FIRST) + 100 + (1 if drafter == "none" else 24) + room
+        engine._scheduler.slots.kv_tokens = len(FIRST) + 100 + (1 if drafter == "none" else 24) + room
         slabs.most = slabs.bytes
         one = engine.generate(GenerationRequest(FIRST, SEEDED, stopping, speculation, conversation="c"))
         assert len(one.token_ids) <= 11
         text = (*FIRST, *one.token_ids, *(10 + place % 80 for place in range(new)))
         two = turn(engine, text, "c", speculation=speculation, sampling=SEEDED, n=12)
-        assert slabs.most <= engine._worker.slots.kv_tokens * token_bytes(engine, drafter)
+        assert slabs.most <= engine._scheduler.slots.kv_tokens * token_bytes(engine, drafter)
         assert two.finished.cached_tokens == (len(text) - new - 1 if goes_on else 0)
-        engine._worker.slots.kv_tokens = 10_000
+        engine._scheduler.slots.kv_tokens = 10_000
         assert two.token_ids == turn(engine, text, None, sampling=SEEDED, n=12).token_ids
 
 
@@ -92,7 +91,7 @@ def test_many_at_once_never_exceed_the_budget(drafter: DrafterName, running: int
     speculation = SpeculationParams(drafter)
     with tiny_engine(**settings(max_running=running)) as engine:
         slabs = Slabs(monkeypatch)
-        engine._worker.slots.kv_tokens = 260
+        engine._scheduler.slots.kv_tokens = 260
         groups = [object(), object()]
         requests = []
         for place in range(24):
@@ -118,7 +117,7 @@ def test_many_at_once_never_exceed_the_budget(drafter: DrafterName, running: int
         wait_until(lambda: all(sent and isinstance(sent[-1], Finished) for sent in events))
         ids = [tuple(token for event in sent[:-1] for token in event.token_ids) for sent in events]
         assert ids == alone
-        assert 0 < slabs.most <= engine._worker.slots.kv_tokens * token_bytes(engine, drafter)
+        assert 0 < slabs.most <= engine._scheduler.slots.kv_tokens * token_bytes(engine, drafter)
 
 
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
@@ -135,7 +134,7 @@ def test_a_turn_has_the_slab_of_the_one_before_where_it_fits(drafter: DrafterNam
 
         request = checked(GenerationRequest(FIRST, SEEDED, StopParams(None), speculation), engine.info, engine.config)
         whole = new_generation(request, lambda _: None, engine.codec, engine.info.max_context).most_rows
-        engine._worker.slots.kv_tokens = whole
+        engine._scheduler.slots.kv_tokens = whole
         slabs.most = slabs.bytes
         text = (*FIRST, *ask(FIRST, "c").token_ids, 70)
         assert engine.status().conversation_rows == whole
@@ -150,7 +149,7 @@ def test_nothing_gives_way_for_what_cannot_be_kept():
         long = tuple(10 + place % 80 for place in range(150))
         stop = turn(engine, long, None, sampling=SEEDED).token_ids[4]
         small = (*FIRST, *turn(engine, FIRST, "small", n=4).token_ids, 70)
-        room = engine._worker.slots
+        room = engine._scheduler.slots
         room.prefixes.most_bytes = engine.status().conversation_bytes + 1000
         room.kv_tokens = 2 * len(long) + 101 + 40  # a copy would stand beside the running one, but not beside both
         stopping = StopParams(100, stop_token_ids=(stop,))
@@ -191,7 +190,7 @@ def test_a_draft_slab_that_was_kept_shorter_than_the_targets_is_not_taken_over()
         stop = tuple(set(ids[25:]) - set(ids[:25]))
         stopping = StopParams(180, stop_token_ids=stop)
         engine.generate(GenerationRequest(FIRST, SamplingParams(0.0), stopping, by_cost, conversation="c"))
-        (entry,) = engine._worker.slots.prefixes._conversations.values()
+        (entry,) = engine._scheduler.slots.prefixes._conversations.values()
         kept = entry.prefix
         assert kept.slab is not None and kept.draft_cache is not None and kept.draft_cache.slab is not None
         rows = kept.slab.capacity
@@ -206,18 +205,17 @@ def test_a_draft_slab_that_was_kept_shorter_than_the_targets_is_not_taken_over()
 def test_prior_rows_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch, kv_tokens: int):
     """Chunk by chunk, and nothing is left of them at the end."""
     slabs = Slabs(monkeypatch)
-    monkeypatch.setattr("app.engine.engine.kv_budget", lambda *_: kv_tokens)
+    monkeypatch.setattr("app.engine.runtime.kv_budget", lambda *_: kv_tokens)
     with tiny_engine(prior_rows=97, eos=frozenset(), cost_curve=FLAT, self_check=False) as engine:
-        assert engine.settle(60.0)
+        assert engine.instruments.settle(60.0)
         assert engine.status().drafting.prior_rows == 97
         wait_until(lambda: slabs.bytes == 0)
         assert 0 < slabs.most <= kv_tokens * engine._decoder.target.bytes_per_token
 
 
 def test_prior_rows_wait_where_others_fill_the_budget():
-    target = PackedTarget(build("llama", 0))
-    decoder = Decoder(target, vocab_size=VOCABULARY, top_k=8, prefill_chunk=64, curve=CostCurve([1, 64], [0.02, 0.02]))
-    rows = PriorRows(decoder, Shared(), 1, 50, None)
+    probe = Probe(PackedTarget(build("llama", 0)), VOCABULARY, 8, 64)
+    rows = PriorRows(probe, 1, 50, CostCurve([1, 64], [0.02, 0.02]), None)
     for room, did, done in ((0, False, 0), (2, False, 0), (3, True, 1), (12, True, 11), (2, False, 11), (1000, True, 50)):
         assert rows.advance(room) is did
         assert rows.done == done

@@ -86,7 +86,7 @@ def school(**settings: Any) -> Iterator[tuple[Engine, School]]:
     """An engine whose drafters are pupils, and what its steps verified."""
     with tiny_engine(eos=frozenset(), **{"cost_curve": FLAT, **settings}) as engine:
         seen = School()
-        new_drafter, walk = engine._worker.slots.new_drafter, engine._decoder._walk
+        new_drafter, walk = engine._scheduler.slots.new_drafter, engine._decoder._walk
 
         def new_pupil(generation: Generation) -> Drafter:
             seen.pupils.append(Pupil(new_drafter(generation)))
@@ -99,7 +99,7 @@ def school(**settings: Any) -> Iterator[tuple[Engine, School]]:
                 seen.steps.append((drafter, step.tree, step.walk, len(drafter.lessons)))
             return steps
 
-        engine._worker.slots.new_drafter = new_pupil
+        engine._scheduler.slots.new_drafter = new_pupil
         engine._decoder._walk = note_and_walk  # type: ignore[assignment, method-assign]
         yield engine, seen
 

@@ -37,7 +37,7 @@ def prompt(length: int, first: int = 10) -> tuple[int, ...]:
 
 @contextmanager
 def squeezed(engine: Engine, rows: int, headroom: int = 4) -> Iterator[None]:
-    room = engine._worker.slots
+    room = engine._scheduler.slots
     before = room.headroom
     room.kv_tokens, room.headroom = rows, headroom
     try:
@@ -49,7 +49,7 @@ def squeezed(engine: Engine, rows: int, headroom: int = 4) -> Iterator[None]:
 def together(engine: Engine, requests: Sequence[GenerationRequest]) -> list[list[Event]]:
     """Submitted before the first is admitted."""
     events: list[list[Event]] = [[] for _ in requests]
-    with engine._worker.pool.wake:
+    with engine._scheduler.pool.wake:
         for one, sink in zip(requests, events, strict=True):
             engine.submit(one, sink.append)
     wait_until(lambda: all(sent and isinstance(sent[-1], Finished | Failed) for sent in events), timeout=60.0)
@@ -102,7 +102,7 @@ def engine() -> Iterator[Engine]:
 
 def check_order(engine: Engine) -> None:
     """Whoever makes room is the youngest that runs, and older than all that wait."""
-    worker = engine._worker
+    worker = engine._scheduler
     preempt = worker.pool.preempt
 
     def checked_preempt(session: Session) -> None:
@@ -156,7 +156,7 @@ def test_a_tight_pool_gives_what_plain_decoding_gives_one_at_a_time(
     requests = [*requests[:1], *group, *requests[1:]]
     oracle = [alone(engine, replace(one, speculation=PLAIN)) for one in requests]
     largest = max(len(one.prompt_ids) + (one.stopping.max_tokens or 0) + 8 for one in requests)
-    engine._worker.slots.prefixes.clear()
+    engine._scheduler.slots.prefixes.clear()
     with pytest.MonkeyPatch.context() as monkeypatch, squeezed(engine, largest + more, headroom):
         slabs = Slabs(monkeypatch)
         heard.read = 0
@@ -166,7 +166,7 @@ def test_a_tight_pool_gives_what_plain_decoding_gives_one_at_a_time(
     for ours, plain in zip(events, oracle, strict=True):
         check_same(ours, plain)
     assert heard.read <= sum(len(one.prompt_ids) for one in requests)  # a prompt that is read again counts once
-    assert engine._worker.slots.reserved == 0
+    assert engine._scheduler.slots.reserved == 0
 
 
 @pytest.mark.parametrize(("drafter", "sampling"), [("none", SEEDED), ("hybrid", GREEDY)])
@@ -242,18 +242,18 @@ def test_a_model_with_a_state_of_its_own_kind_goes_on_too():
 
 def test_chats_without_a_limit_run_as_many_as_may() -> None:
     with by_hand(max_running=8) as engine:
-        engine._worker.slots.headroom = 16
-        engine._worker.slots.kv_tokens = 2 * (256 + 8)  # twice the longest answer there can be
+        engine._scheduler.slots.headroom = 16
+        engine._scheduler.slots.kv_tokens = 2 * (256 + 8)  # twice the longest answer there can be
         asked = [queued(engine, GenerationRequest(prompt(12, 10 + place), GREEDY)) for place in range(10)]
-        engine._worker.pool.admit()
-        assert [session.generation for session in engine._worker.pool.running] == asked[:8]
-        assert list(engine._worker.pool.waiting) == asked[8:]
-        assert engine._worker.kv_usage == pytest.approx(8 * (12 + 8 + 16) / 528)
+        engine._scheduler.pool.admit()
+        assert [session.generation for session in engine._scheduler.pool.running] == asked[:8]
+        assert list(engine._scheduler.pool.waiting) == asked[8:]
+        assert engine._scheduler.kv_usage == pytest.approx(8 * (12 + 8 + 16) / 528)
 
 
 def test_first_come_first_served_also_for_those_that_made_room() -> None:
     with by_hand(max_running=3) as engine:
-        worker = engine._worker
+        worker = engine._scheduler
         a, b, c, d = (queued(engine, GenerationRequest(prompt(12, 10 + place), GREEDY, StopParams(40))) for place in range(4))
         rounds(engine, 6)
         first = session_of(engine, a)
@@ -272,7 +272,7 @@ def test_first_come_first_served_also_for_those_that_made_room() -> None:
 def test_a_session_that_waits_again_can_be_cancelled() -> None:
     heard: list[Event] = []
     with by_hand() as engine:
-        worker = engine._worker
+        worker = engine._scheduler
         asked = queued(engine, GenerationRequest(prompt(12), GREEDY, StopParams(40), conversation="c"), heard.append)
         rounds(engine, 4)
         worker.pool.preempt(session_of(engine, asked))
@@ -315,11 +315,11 @@ def test_nothing_is_taught_or_scored_twice(after: int, group: object) -> None:
         )
         with by_hand(warm_start=False, max_running=1) as engine:
             asked = queued(engine, request, heard.append)
-            engine._worker.pool.admit()
+            engine._scheduler.pool.admit()
             pupil = Pupil(session_of(engine, asked).drafter)
             rounds(engine, after)
             if interrupt:
-                engine._worker.pool.preempt(session_of(engine, asked))
+                engine._scheduler.pool.preempt(session_of(engine, asked))
             while not asked.ended:
                 rounds(engine, 1)
         return pupil.heard, pupil.rows, said(heard)

@@ -28,7 +28,7 @@ def unread(session: Session) -> int:
 )
 def test_a_round_reads_one_chunk_of_the_oldest_and_whole_prompts_after_it(lengths: list[int], rounds: list[list[int]]) -> None:
     with tiny_engine(eos=frozenset(), prefill_chunk=CHUNK) as engine:
-        worker = engine._worker
+        worker = engine._scheduler
     # its thread has ended: the rounds are made by hand
     for length in lengths:
         request = GenerationRequest(tuple(10 + place % 80 for place in range(length)), SamplingParams(0.0), StopParams(4))

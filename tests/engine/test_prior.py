@@ -32,12 +32,12 @@ def test_an_engine_that_is_closed_keeps_the_rows_it_has(tmp_path: Path, monkeypa
         with Engine(loaded(), CONFIG, memory=memory) as engine:
             wait_until(lambda: engine.status().drafting.prior_rows >= 40)
             assert not memory.prior_path.exists()
-            kept = engine._shared.prior_ids[:40].copy()
+            kept = engine._drafters.shared.prior_ids[:40].copy()
     with np.load(memory.prior_path) as found:
         assert np.array_equal(found["ids"], kept)
     with Engine(loaded(), CONFIG, memory=memory) as engine:
-        assert engine.settle(60.0)
-        assert np.array_equal(engine._shared.prior_ids[:40], kept)
+        assert engine.instruments.settle(60.0)
+        assert np.array_equal(engine._drafters.shared.prior_ids[:40], kept)
     with np.load(memory.prior_path) as found:
         assert len(found["ids"]) == 97
 
@@ -58,7 +58,7 @@ def test_settle_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
     heard: list[tuple[int, int]] = []
     with tiny_engine(prior_rows=97, cost_curve=FLAT) as engine:
         wait_until(lambda: engine.status().drafting.prior_rows >= 40)
-        assert not engine.settle(0.0, lambda done, wanted: heard.append((done, wanted)))
+        assert not engine.instruments.settle(0.0, lambda done, wanted: heard.append((done, wanted)))
     assert heard == [(40, 97)]
 
 
@@ -68,5 +68,5 @@ def test_settle_ends_where_the_work_was_given_up(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(PriorRows, "advance", fail)
     with tiny_engine(prior_rows=97, cost_curve=FLAT) as engine:
-        assert not engine.settle(60.0)
-        assert engine._worker.alive
+        assert not engine.instruments.settle(60.0)
+        assert engine._scheduler.alive

@@ -32,7 +32,7 @@ def answers(
 ) -> list[tuple[int, ...]]:
     """Token ids of requests that are all in the queue before the first is admitted. then: hears of their handles."""
     events: list[list[Any]] = [[] for _ in requests]
-    with engine._worker.pool.wake:
+    with engine._scheduler.pool.wake:
         handles = [engine.submit(one, sink.append) for one, sink in zip(requests, events, strict=True)]
         then(handles)
     wait_until(lambda: all(sink and isinstance(sink[-1], Finished) for sink in events))
@@ -46,7 +46,7 @@ def test_the_choices_of_one_prompt_read_it_once(drafter: DrafterName, running: i
     speculation = SpeculationParams(drafter)
     settings: dict[str, Any] = {"draft": similar(), "cost_curve": FLAT, "draft_curve": CHEAP, "max_running": running}
     with tiny_engine(eos=frozenset(), observer=heard, prefill_chunk=16, **settings) as engine:
-        draft = engine._draft
+        draft = engine._decoder.draft_model
         assert draft is not None
         requests = choices(5, speculation=speculation)
         alone = [turn(engine, FIRST, None, sampling=one.sampling, n=20).token_ids for one in requests]
@@ -63,7 +63,7 @@ def test_the_choices_of_one_prompt_read_it_once(drafter: DrafterName, running: i
         assert answers(engine, requests) == alone
         assert heard.read == len(FIRST) + 4  # the others read the last token alone
         assert sum(reads) == (heard.read if drafter in ("draft_model", "hybrid") else 0)
-        assert engine._worker.slots.prefixes.prompt_rows == 0
+        assert engine._scheduler.slots.prefixes.prompt_rows == 0
 
 
 def test_choices_of_different_lengths_read_their_prompt_once():
@@ -88,18 +88,18 @@ def test_a_prompt_that_is_kept_for_its_siblings_gives_way_to_a_request_before_th
         first, second, third = choices(3)
         requests = [first, other, second, third]
         alone = [turn(engine, one.prompt_ids, None, sampling=one.sampling, n=20).token_ids for one in requests]
-        engine._worker.slots.kv_tokens = len(other.prompt_ids) + 20 + 1
+        engine._scheduler.slots.kv_tokens = len(other.prompt_ids) + 20 + 1
         heard.read = 0
         assert answers(engine, requests) == alone
         assert heard.read == 2 * len(FIRST) + len(other.prompt_ids) + 1
-        heard.read, engine._worker.slots.kv_tokens = 0, 200
+        heard.read, engine._scheduler.slots.kv_tokens = 0, 200
         assert answers(engine, requests) == alone
         assert heard.read == len(FIRST) + 2 + len(other.prompt_ids)
 
 
 def test_a_prompt_is_not_kept_once_no_sibling_waits():
     with tiny_engine(eos=frozenset(), max_running=1) as engine:
-        prompts = engine._worker.slots.prefixes
+        prompts = engine._scheduler.slots.prefixes
         kept: list[int] = []
         keep = prompts.keep_prompt
 

@@ -20,7 +20,6 @@ from app import collection
 from app.engine import engine, kernels
 from app.engine.config import EngineConfig
 from app.engine.cost import measure as cost
-from app.engine.decoder import Decoder
 from app.engine.forward.selfcheck import disagreement
 from app.engine.forward.target import PackedTarget
 from app.engine.models.gguf.reading import read_once
@@ -84,7 +83,7 @@ def test_other_files_are_read_as_ever(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("gains", "rounds"), [((0.0,), 2), ((0.5, 0.5, 0.0), 4), ((0.5,) * 9, cost.ROUNDS)])
 def test_costs_are_measured_until_they_settle(monkeypatch: pytest.MonkeyPatch, gains: tuple[float, ...], rounds: int) -> None:
     """gains: by how much the least time falls from one round to the next; the first round only warms up."""
-    decoder = Decoder(PackedTarget(loaded().model), vocab_size=VOCABULARY, top_k=4, prefill_chunk=64)
+    probe = cost.Probe(PackedTarget(loaded().model), VOCABULARY, 4, 64)
     calls: list[int] = []
 
     def step(_: Any, __: Any, size: int) -> float:
@@ -95,8 +94,8 @@ def test_costs_are_measured_until_they_settle(monkeypatch: pytest.MonkeyPatch, g
             seconds *= 1.0 - gain
         return seconds
 
-    monkeypatch.setattr(cost, "_one_step", step)
-    curve = cost.measure(decoder, 64, None, (1, 2, 4))
+    monkeypatch.setattr(cost.Probe, "step", step)
+    curve = cost.measure(probe, None, (1, 2, 4))
     assert [calls.count(size) for size in (1, 2, 4)] == [1 + rounds] * 3
     assert curve.seconds[1] == pytest.approx(2 * curve.seconds[0])
 
@@ -177,7 +176,7 @@ def test_costs_have_settled_when_they_fall_little_together_and_none_by_much(shar
 
 def test_patience_ends_the_rounds_once_every_size_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine the first round, which else warms up, must do from there on."""
-    decoder = Decoder(PackedTarget(loaded().model), vocab_size=VOCABULARY, top_k=4, prefill_chunk=64)
+    probe = cost.Probe(PackedTarget(loaded().model), VOCABULARY, 4, 64)
     clock, calls = SimpleNamespace(now=0.0), []
 
     def step(_: Any, __: Any, size: int) -> float:
@@ -185,9 +184,9 @@ def test_patience_ends_the_rounds_once_every_size_was_measured(monkeypatch: pyte
         calls.append(size)
         return 0.01 * len(calls)
 
-    monkeypatch.setattr(cost, "_one_step", step)
+    monkeypatch.setattr(cost.Probe, "step", step)
     monkeypatch.setattr(cost, "time", SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now))
-    curve = cost.measure(decoder, 64, None, (1, 2, 4))
+    curve = cost.measure(probe, None, (1, 2, 4))
     assert calls[:5] == [1, 2, 4, 1, 2]  # 1 and 2 only warmed up, and 4 came late
     assert calls[5:].count(4) == calls[5:].count(1) == 0
     assert set(curve.sizes.tolist()) >= {1, 2, 4}

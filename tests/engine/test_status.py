@@ -71,7 +71,7 @@ def test_the_cost_of_a_step_is_told_in_powers_of_two() -> None:
 
 def test_prior_rows_are_counted() -> None:
     with tiny_engine(cost_curve=CURVE, prior_rows=50) as engine:
-        assert engine.settle(60.0)
+        assert engine.instruments.settle(60.0)
         assert engine.status().drafting.prior_rows == 50
 
 
@@ -92,7 +92,7 @@ def test_a_kept_conversation_is_a_session_and_its_evictions_count_once() -> None
         engine.generate(replace(first, prompt_ids=(*PROMPT, *said, 9, 9)))
         wait_until(lambda: engine.status().conversations == 1)
         after_two = engine.status().drafting
-        (drafter,) = engine._worker.slots.prefixes.drafters
+        (drafter,) = engine._scheduler.slots.prefixes.drafters
     assert after_one.sessions == after_two.sessions == 1
     assert after_one.automaton_nodes == 60
     assert 0 < after_one.automaton_evictions < after_two.automaton_evictions == drafter.state.evictions

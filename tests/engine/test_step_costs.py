@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from app.engine.cost import measure as cost
-from app.engine.decoder import Decoder
+from app.engine.cost.measure import Probe
 from app.engine.forward.target import PackedTarget, Rows
 from app.engine.models.loading import LoadedModel
 from racer.budget import CostCurve
@@ -25,22 +25,18 @@ def measured(
 ) -> tuple[list[float], set[int]]:
     """The curve's T(0) to T(96), and the sizes that were run."""
     model = build("llama", 0)
-    decoder = Decoder(
-        PackedTarget(model.to(torch.bfloat16) if half else model), vocab_size=VOCABULARY, top_k=8, prefill_chunk=64
-    )
+    probe = Probe(PackedTarget(model.to(torch.bfloat16) if half else model), VOCABULARY, 8, 256)
     run: list[int] = []
 
-    def step(_decoder: object, _cache: object, size: int) -> float:
+    def step(_probe: object, _cache: object, size: int) -> float:
         run.append(size)
         return seconds(size) * (1.0 + 0.5 / run.count(size))  # a first step takes longer
 
-    monkeypatch.setattr(cost, "_one_step", step)
-    curve = cost._measured(decoder, 256, SIZES)
+    monkeypatch.setattr(Probe, "step", step)
+    curve = cost._measured(probe, SIZES)
     sizes = set(run)
     assert curve.sizes.tolist() == sorted(sizes)
-    cost.price_steps(decoder, curve, 256, None)
-    assert decoder.curve is not None
-    return decoder.curve.table(96).tolist(), sizes
+    return cost.step_costs(probe, curve, None).curve.table(96).tolist(), sizes
 
 
 @pytest.mark.parametrize("edge", [33, 50, 56, 63, 70])

@@ -180,7 +180,7 @@ def test_what_the_end_of_the_server_cuts_short_is_no_error() -> None:
 def test_a_worker_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = Listener()
     with heard(listener) as engine:
-        worker, reap = engine._worker, engine._worker.pool.reap
+        worker, reap = engine._scheduler, engine._scheduler.pool.reap
         monkeypatch.setattr(worker.pool, "reap", lambda: 1 / 0 if worker.waiting else reap())
         engine.submit(asked((20,), 9), lambda event: None)
         wait_until(lambda: not engine.status().alive)

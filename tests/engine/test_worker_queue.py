@@ -75,7 +75,7 @@ class Told:
 def test_who_is_turned_away_hears_how_long_the_queue_before_him_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
     with tiny_engine(max_running=2, max_queued=3) as engine:
-        monkeypatch.setattr(engine._worker.pool, "turns", told)
+        monkeypatch.setattr(engine._scheduler.pool, "turns", told)
         turnstile = Turnstile(engine)
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         for _ in range(5):

@@ -9,8 +9,9 @@ import pytest
 
 from app.api.gate import ROUTES, Gate
 from app.api.service import Service
+from app.engine.correction import StoreStatus
 from app.engine.events import PHASES, SOURCE_NAMES, SpeculationStats, StepRecord
-from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus, StoreStatus
+from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus
 from app.metrics import FINISHED_REASONS, POSITIONS, Metrics
 from csd.stores.base import ERROR_KINDS, ErrorKind
 from tests.api.support import BOTH, client_of, new_settings, parse_page, stream

@@ -98,7 +98,7 @@ def test_b8_a_client_that_leaves_frees_everything_within_a_step(passes: int, str
         with server.connect({**LONG, "stream": stream}):
             wait_until(lambda: turnstile.passed == passes and turnstile.at_gate == passes + 1)
             assert server.engine.status().running == 1 and server.engine.status().kv_usage_ratio > 0
-            session = weakref.ref(server.engine._worker.pool.running[0])
+            session = weakref.ref(server.engine._scheduler.pool.running[0])
             assert server.engine.status().free_places == 4
         wait_until(lambda: server.engine.status().free_places == 5)  # the server knows that the client is gone
         turnstile.allow(1)  # the step that was under way

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,10 +16,9 @@ import torch
 
 from app.engine.cost.files import keep, read_kept
 from app.engine.cost.neighbours import Reading, disturbance, read_processors
-from app.engine.cost.plain import PlainPace
-from app.engine.decoder import Decoder
-from app.engine.draft.model import DraftModel
-from app.engine.forward.target import Rows, SessionCache
+from app.engine.cost.plain import PlainCost
+from app.engine.cost.steps import StepCosts
+from app.engine.forward.target import Rows, SessionCache, Target
 from app.engine.models.device import allowed_cpus
 from app.engine.models.loading import LoadedModel
 from app.engine.models.machine import processor
@@ -87,15 +87,40 @@ def given_curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
     return CostCurve([rows for rows, _ in points], [seconds for _, seconds in points]) if points else None
 
 
-def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = None, sizes: Sequence[int] = SIZES) -> CostCurve:
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Steps of a model to be timed, as decoding makes them.
+
+    vocab_size: ids that may be emitted. top_k: successors taken of each row. max_context: tokens of a text.
+    """
+
+    target: Target
+    vocab_size: int
+    top_k: int
+    max_context: int
+
+    def step(self, cache: SessionCache, size: int) -> float:
+        """Seconds of a step of this many rows behind what the cache holds."""
+        parents = np.zeros(size, np.int32)
+        parents[0] = -1
+        depth = np.minimum(np.arange(size, dtype=np.int32), 1)
+        tokens = np.arange(size, dtype=np.int64) % self.vocab_size
+        tree = DraftTree(tokens, parents, depth, np.ones(size, np.uint8), np.ones(size, np.float32))
+        began = time.perf_counter()
+        logits = self.target.forward([Rows.of_tree(cache, tree)])[:, : self.vocab_size]
+        successors(logits, self.top_k, probabilities=True)
+        return time.perf_counter() - began
+
+
+def measure(probe: Probe, memory: ModelMemory | None = None, sizes: Sequence[int] = SIZES) -> CostCurve:
     """T(n) from the memory, or by running steps; kept in the memory unless other programs were in the way."""
     if memory is None:
-        return _measured(decoder, max_context, sizes)
+        return _measured(probe, sizes)
     kept = memory.load()
     if kept is not None:
         return kept
     before = memory.read()
-    curve = _measured(decoder, max_context, sizes)
+    curve = _measured(probe, sizes)
     memory.disturbed = taken = disturbance(before, memory.read(), memory.spare)
     if taken:
         logger.info("other programs used %.1f cores meanwhile: these costs are not kept, the next start measures again", taken)
@@ -104,20 +129,26 @@ def measure(decoder: Decoder, max_context: int, memory: ModelMemory | None = Non
     return curve
 
 
-def _measured(decoder: Decoder, max_context: int, sizes: Sequence[int]) -> CostCurve:
+def step_costs(probe: Probe, fixed: CostCurve | None, memory: ModelMemory | None) -> StepCosts:
+    """What steps of a target cost: as given, or measured and then corrected by every step."""
+    curve = (fixed or measure(probe, memory)).padded(probe.target.computed)
+    return StepCosts(curve, PlainCost(curve), refine=fixed is None)
+
+
+def _measured(probe: Probe, sizes: Sequence[int]) -> CostCurve:
     """By running steps of each size; the steepest pieces are halved, so that a cliff is found and not drawn as a slope."""
-    length = max(1, min(CONTEXT, max_context - 2))
-    cache = decoder.target.open(length + sizes[-1])
-    decoder.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
+    length = max(1, min(CONTEXT, probe.max_context - 2))
+    cache = probe.target.open(length + sizes[-1])
+    probe.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
     cache.commit(list(range(length)))
-    times = _times(lambda size: _one_step(decoder, cache, size), sizes, ROUNDS, PATIENCE)
+    times = _times(lambda size: probe.step(cache, size), sizes, ROUNDS, PATIENCE)
     began = time.monotonic()
     for _ in range(HALVINGS):
-        piece = steepest(times, decoder.target.computed)
+        piece = steepest(times, probe.target.computed)
         left = PATIENCE / 2 - (time.monotonic() - began)
         if piece is None or left < 0:
             break
-        for size, seconds in _times(lambda size: _one_step(decoder, cache, size), piece, HALVING_ROUNDS, left).items():
+        for size, seconds in _times(lambda size: probe.step(cache, size), piece, HALVING_ROUNDS, left).items():
             times[size] = min(seconds, times.get(size, seconds))
     curve = CostCurve(sorted(times), [times[size] for size in sorted(times)])
     logger.info("a step costs %s", ", ".join(f"{1e3 * seconds:.1f} ms for {n}" for n, seconds in curve.points))
@@ -168,28 +199,3 @@ def steepest(times: Mapping[int, float], computed: Callable[[int], int]) -> tupl
         if within and beyond > most:
             most, found = beyond, (a, within[len(within) // 2], b)
     return found
-
-
-def measure_draft(draft: DraftModel, memory: ModelMemory | None = None) -> CostCurve:
-    """What a forward of the draft model costs."""
-    decoder = Decoder(draft.packed, vocab_size=draft.shared.size, top_k=1, prefill_chunk=draft.prefill_chunk)
-    return measure(decoder, draft.max_context, memory, DRAFT_SIZES).padded(draft.packed.computed)
-
-
-def price_steps(decoder: Decoder, fixed: CostCurve | None, max_context: int, memory: ModelMemory | None) -> None:
-    """Tell a decoder what its steps cost: as given, or measured and then corrected by every step."""
-    decoder.curve = (fixed or measure(decoder, max_context, memory)).padded(decoder.target.computed)
-    decoder.refine = fixed is None
-    decoder.plain = PlainPace(decoder.curve)
-
-
-def _one_step(decoder: Decoder, cache: SessionCache, size: int) -> float:
-    parents = np.zeros(size, np.int32)
-    parents[0] = -1
-    depth = np.minimum(np.arange(size, dtype=np.int32), 1)
-    tokens = np.arange(size, dtype=np.int64) % decoder.vocab_size
-    tree = DraftTree(tokens, parents, depth, np.ones(size, np.uint8), np.ones(size, np.float32))
-    began = time.perf_counter()
-    logits = decoder.target.forward([Rows.of_tree(cache, tree)])[:, : decoder.vocab_size]
-    successors(logits, decoder.top_k, probabilities=True)
-    return time.perf_counter() - began

@@ -9,7 +9,7 @@ MEMORY = 50.0  # plain steps after which earlier ones hardly count
 NEARNESS = 3.0  # a step of n times as many rows as a plain one tells n ** -NEARNESS as much about it
 
 
-class PlainPace:
+class PlainCost:
     """Seconds of a plain step: as calibrated at start, corrected by the steps since that were plain or nearly so.
 
     The curve that chooses budgets is of no use here. It leaves hiccups out, and it lays most of what steps take too long to the
@@ -21,9 +21,9 @@ class PlainPace:
         self._curve = curve.fresh()
         self._taken = self._weight = 0.0
 
-    def fresh(self) -> PlainPace:
-        """The pace as calibrated."""
-        return PlainPace(self._curve)
+    def fresh(self) -> PlainCost:
+        """The cost as calibrated."""
+        return PlainCost(self._curve)
 
     @property
     def ratio(self) -> float:

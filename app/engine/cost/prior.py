@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from app.engine.cost.files import keep, read_kept
-from app.engine.decoder import Decoder
+from app.engine.cost.measure import Probe
 from app.engine.forward.kv import KVSlab
 from app.engine.forward.target import Rows
 from app.engine.sampling.logits import successors
-from racer.auto import Shared
+from racer.budget import CostCurve
 
 logger = logging.getLogger(__name__)
 
@@ -28,25 +28,31 @@ LARGEST_CHUNK = 256
 
 
 class PriorRows:
-    """Fills the prior of `shared` chunk by chunk. Used by the worker thread alone."""
+    """Fills rows of successors chunk by chunk. Used by the worker thread alone.
 
-    def __init__(self, decoder: Decoder, shared: Shared, start: int, rows: int, path: Path | None) -> None:
-        """start: the token each one is put behind (BOS where there is one). rows: how many tokens. path: .npz to keep them."""
-        self._decoder = decoder
-        self._shared = shared
+    ids int32 [n, k], -1 where a row is not known yet, and probs float32 [n, k]: of token i taken alone.
+    """
+
+    def __init__(self, probe: Probe, start: int, rows: int, curve: CostCurve | None, path: Path | None) -> None:
+        """start: the token each one is put behind (BOS where there is one). rows: how many tokens.
+
+        curve: what rows cost, for the size of a chunk. path: .npz to keep them.
+        """
+        self._probe = probe
         self._start = start
+        self._curve = curve
         self._path = path
         self._saved = time.monotonic()
-        shape = (min(rows, decoder.vocab_size), decoder.top_k)
-        shared.prior_ids = np.full(shape, -1, np.int32)
-        shared.prior_probs = np.zeros(shape, np.float32)
+        shape = (min(rows, probe.vocab_size), probe.top_k)
+        self.ids = np.full(shape, -1, np.int32)
+        self.probs = np.zeros(shape, np.float32)
         self._done = self._load()
         self._unsaved = False
         self._first: KVSlab | None = None  # the start token; a chunk's rows stand behind a copy, and are nobody's in between
 
     @property
     def complete(self) -> bool:
-        return self._done >= len(self._shared.prior_ids)
+        return self._done >= len(self.ids)
 
     @property
     def done(self) -> int:
@@ -56,7 +62,7 @@ class PriorRows:
     @property
     def wanted(self) -> int:
         """Tokens whose row is to be known."""
-        return len(self._shared.prior_ids)
+        return len(self.ids)
 
     def close(self) -> None:
         """Keep what is not kept yet; after the worker's last round."""
@@ -65,16 +71,16 @@ class PriorRows:
 
     def advance(self, room: int) -> bool:
         """Do the next chunk, with at most `room` rows of KV; False where that is too little for one, or all is done."""
-        size = min(self._chunk(), len(self._shared.prior_ids) - self._done, room - 2)  # the start token is there twice
+        size = min(self._chunk(), len(self.ids) - self._done, room - 2)  # the start token is there twice
         if size < 1:
             return False
         cache = self._begin().copy(1 + size, 1)
         tokens = np.arange(self._done, self._done + size, dtype=np.int64)
         alone = Rows(cache, tokens, np.zeros(size, np.int32), np.eye(size, dtype=np.bool_))
-        logits = self._decoder.target.forward([alone])[:, : self._decoder.vocab_size]
-        top = successors(logits, self._decoder.top_k, probabilities=True)
-        self._shared.prior_ids[self._done : self._done + size] = top.ids
-        self._shared.prior_probs[self._done : self._done + size] = top.probabilities
+        logits = self._probe.target.forward([alone])[:, : self._probe.vocab_size]
+        top = successors(logits, self._probe.top_k, probabilities=True)
+        self.ids[self._done : self._done + size] = top.ids
+        self.probs[self._done : self._done + size] = top.probabilities
         self._done += size
         self._unsaved = True
         if self.complete or time.monotonic() - self._saved > SAVE_EVERY:
@@ -87,17 +93,17 @@ class PriorRows:
 
     def _begin(self) -> KVSlab:
         if self._first is None:
-            first = self._decoder.target.open(1)
+            first = self._probe.target.open(1)
             assert isinstance(first, KVSlab)  # what cannot verify a tree has no prior rows
-            self._decoder.target.forward([Rows.of_text(first, [self._start])])
+            self._probe.target.forward([Rows.of_text(first, [self._start])])
             first.commit([0])
             self._first = first
         return self._first
 
     def _chunk(self) -> int:
-        if self._decoder.curve is None:
+        if self._curve is None:
             return 64
-        costs = self._decoder.curve.table(LARGEST_CHUNK)
+        costs = self._curve.table(LARGEST_CHUNK)
         return max(16, int(np.searchsorted(costs, CHUNK_SECONDS)) - 1)
 
     def _load(self) -> int:
@@ -105,9 +111,9 @@ class PriorRows:
         if kept is None:
             return 0
         ids, probs = kept
-        done = min(len(ids), len(self._shared.prior_ids))
-        self._shared.prior_ids[:done] = ids[:done]
-        self._shared.prior_probs[:done] = probs[:done]
+        done = min(len(ids), len(self.ids))
+        self.ids[:done] = ids[:done]
+        self.probs[:done] = probs[:done]
         return done
 
     def _rows_of(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -115,12 +121,12 @@ class PriorRows:
             if "version" not in kept or int(kept["version"]) != VERSION:
                 raise ValueError("it is of another version")
             ids, probs = kept["ids"], kept["probs"]
-        width = self._decoder.top_k
+        width = self._probe.top_k
         if ids.dtype != np.int32 or probs.dtype != np.float32 or not (ids.ndim == 2 and ids.shape == probs.shape):
             raise ValueError("these are no rows of successors")
         if ids.shape[1] != width:
             raise ValueError(f"its rows have {ids.shape[1]} successors, not {width}")
-        if ids.size and not (ids.min() >= 0 and ids.max() < self._decoder.vocab_size):
+        if ids.size and not (ids.min() >= 0 and ids.max() < self._probe.vocab_size):
             raise ValueError("it has ids outside the vocabulary")
         if not (np.isfinite(probs).all() and (probs >= 0.0).all() and (probs <= 1.0).all()):
             raise ValueError("it has values that are no probabilities")
@@ -130,5 +136,5 @@ class PriorRows:
         """Keep what is done."""
         self._saved, self._unsaved = time.monotonic(), False
         if self._path is not None:
-            ids, probs = self._shared.prior_ids[: self._done], self._shared.prior_probs[: self._done]
+            ids, probs = self.ids[: self._done], self.probs[: self._done]
             keep(self._path, lambda stream: np.savez(stream, version=VERSION, ids=ids, probs=probs))

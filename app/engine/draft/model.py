@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from app.engine.cost.measure import DRAFT_SIZES, ModelMemory, Probe, measure
 from app.engine.draft.control import DraftAcceptance, Record
 from app.engine.errors import ModelLoadError
 from app.engine.forward.kv import KVSlab
@@ -86,16 +87,29 @@ class Chain:
 class DraftModel:
     """Runs the draft model for sessions. Used by the worker thread alone."""
 
-    def __init__(self, packed: PackedTarget, shared: SharedVocabulary, max_context: int, prefill_chunk: int, name: str) -> None:
-        """max_context: tokens that the draft model reads. Sessions that outgrow it go on without it."""
+    def __init__(
+        self,
+        packed: PackedTarget,
+        shared: SharedVocabulary,
+        max_context: int,
+        prefill_chunk: int,
+        name: str,
+        curve: CostCurve | None = None,
+        *,
+        refine: bool = True,
+    ) -> None:
+        """max_context: tokens that the draft model reads. Sessions that outgrow it go on without it.
+
+        curve: what rows of its forward pass cost. refine: let each pass correct that.
+        """
         self.packed = packed
         self.shared = shared
         self.max_context = max_context
         self.prefill_chunk = prefill_chunk
         self.name = name
         self.acceptance = DraftAcceptance()
-        self.curve: CostCurve | None = None
-        self.refine = True  # let each forward correct the curve
+        self.curve = curve
+        self.refine = refine
         self.rows_read = 0  # rows forwarded so far
         self._strange = None if shared.complete else torch.from_numpy(np.flatnonzero(~shared.known)).to(packed.device)
 
@@ -242,11 +256,20 @@ class DraftModel:
 
 
 def build_draft(
-    target: LoadedModel, draft: LoadedModel, packed: PackedTarget, *, max_context: int, prefill_chunk: int, check: bool
+    target: LoadedModel,
+    draft: LoadedModel,
+    packed: PackedTarget,
+    *,
+    max_context: int,
+    prefill_chunk: int,
+    check: bool,
+    fixed: CostCurve | None = None,
+    memory: ModelMemory | None = None,
 ) -> DraftModel:
     """The draft model of a target. packed: the target as it runs. max_context: of the engine.
 
-    Raises ModelLoadError where the vocabularies differ or the draft model cannot be rolled back.
+    fixed, memory: what its passes cost, or where a measurement is kept. Raises ModelLoadError where the vocabularies differ or
+    the draft model cannot be rolled back.
     """
     rows = [int(loaded.model.get_output_embeddings().weight.shape[0]) for loaded in (target, draft)]
     shared = share_vocabulary(target.codec, draft.codec, *rows)
@@ -260,7 +283,8 @@ def build_draft(
         runner = built
     if window < max_context:
         logger.warning("the draft model reads %d tokens; longer texts of the %d allowed get no draft", window, max_context)
-    return DraftModel(runner, shared, window, prefill_chunk, draft.name)
+    curve = fixed or measure(Probe(runner, shared.size, 1, window), memory, DRAFT_SIZES).padded(runner.computed)
+    return DraftModel(runner, shared, window, prefill_chunk, draft.name, curve, refine=fixed is None)
 
 
 def _text_from(prompt: Sequence[int], output: Sequence[int], start: int) -> list[int]:
