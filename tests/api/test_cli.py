@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app import cli
+from app.commands import main as cli
 from app.engine.errors import ModelLoadError
 from app.settings import Settings
 from tests.synthetic import SyntheticEngine
@@ -187,6 +187,6 @@ def test_threads_spin_briefly_unless_told_otherwise(
 
 def test_the_command_does_not_load_torch_by_itself() -> None:
     """What it sets for OpenMP would come too late."""
-    command = [sys.executable, "-c", "import sys, app.cli; print('torch' in sys.modules)"]
+    command = [sys.executable, "-c", "import sys, app.commands.main; print('torch' in sys.modules)"]
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.stdout.strip() == b"False", done.stderr

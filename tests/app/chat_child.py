@@ -6,7 +6,8 @@ import fcntl
 import sys
 import termios
 
-from app import chat_cli, cli
+from app.commands import chat as chat_command
+from app.commands import main as cli
 from app.engine.engine import Engine, EngineConfig
 from app.settings import Settings
 from tests.engine.drafting import FLAT
@@ -23,6 +24,6 @@ def load(settings: Settings) -> Engine:
 if __name__ == "__main__":
     if sys.stdin.isatty():
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C on it reaches this process
-    for module in (cli, chat_cli):
+    for module in (cli, chat_command):
         setattr(module, "load_engine", load)  # noqa: B010
     cli.main()

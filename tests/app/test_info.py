@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app import cli, info_cli
+from app.commands import info as info_command
+from app.commands import main as cli
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine, EngineConfig
 from app.engine.errors import ModelLoadError
@@ -33,7 +34,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         csd = CsdConfig(allowed=settings.allow_csd, store=f"sqlite:{tmp_path / 'ocm.sqlite3'}")
         return Engine(loaded(), EngineConfig(max_nodes=24, prior_rows=0, cost_curve=CURVE, csd=csd))
 
-    monkeypatch.setattr(info_cli, "load_engine", load)
+    monkeypatch.setattr(info_command, "load_engine", load)
     for name in ("RACER_API_KEYS", "RACER_STORE", "RACER_ALLOW_CSD"):
         monkeypatch.delenv(name, raising=False)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.cli import cli
+from app.commands.main import cli
 from app.engine.models import cache as model_cache
 from app.engine.models.cache import drop_unfinished, scratch_directory
 from app.termination import INTERRUPTED, TERMINATED
@@ -69,7 +69,7 @@ def test_an_end_without_finally_leaves_nothing_half_made(tmp_path: Path) -> None
 
 WITH_A_THREAD = """
 import sys, threading
-from app import cli
+from app.commands import main as cli
 
 def stopped():
     threading.Thread(target=threading.Event().wait).start()  # not a daemon: the interpreter's own end would wait for it

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app import cli
-from app.bench_cli import spread_data
+from app.commands import main as cli
+from app.commands.bench import spread_data
 from bench.benchmark import Benchmark
 from tests.bench.support import save_tiny_model, write_questions
 

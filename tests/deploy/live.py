@@ -65,7 +65,18 @@ def service(directory: Path) -> Iterator[httpx.Client]:
         "max-nodes": 24,
     }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "app.cli", "serve", "--allow-csd", "--threads", "1", "--dtype", "float32", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "app.commands.main",
+        "serve",
+        "--allow-csd",
+        "--threads",
+        "1",
+        "--dtype",
+        "float32",
+        *words,
+    ]
     log = directory / "service.log"
     environment = {"PYTHONPATH": str(ROOT), "RACER_CACHE_DIR": str(directory / "cache")}
     with running(command, log, **environment) as process, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:

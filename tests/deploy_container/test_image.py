@@ -141,7 +141,7 @@ def test_a_model_that_has_to_be_fetched_and_a_volume_of_somebody_else(image: Ima
 
 PROCESS_1 = """
 import time
-from app import cli
+from app.commands import main as cli
 cli._die_of_sigterm()
 print("waiting", flush=True)
 time.sleep(600)

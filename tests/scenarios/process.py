@@ -52,7 +52,7 @@ class ServiceProcess:
         variables = {f"RACER_{name.upper()}": value for name, value in given.items()}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "serve"],
+                [sys.executable, "-m", "app.commands", "serve"],
                 cwd=ROOT,
                 env={**kept, **variables, "PYTHONPATH": str(ROOT)},
                 stdout=log,

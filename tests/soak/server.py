@@ -67,7 +67,7 @@ class ServerProcess:
         self.log = directory / "server.log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "serve", "--allow-csd", *words],
+                [sys.executable, "-m", "app.commands", "serve", "--allow-csd", *words],
                 cwd=ROOT,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ import torch
 
 from app.engine.forward.attention import PACKED, Segment
 from app.engine.forward.kv import KVLayout, KVSlab
-from app.engine.scheduler.health import Pulse
+from app.engine.forward.pulse import Pulse
 from racer.tree import BoolArray, DraftTree, Int32Array, Int64Array
 
 ROW_STEPS = ((32, 1), (64, 4))  # forwards of at most so many rows are padded to multiples of so many (see _padding)

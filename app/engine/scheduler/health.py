@@ -1,9 +1,8 @@
-"""Whether the model still works: its pulse, and the failures in a row after which the engine counts as broken."""
+"""Whether the model still works: the failures in a row after which the engine counts as broken."""
 
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from collections.abc import Callable
 
@@ -11,22 +10,6 @@ from app.engine.errors import EngineError
 from app.text.errors import GrammarError
 
 logger = logging.getLogger(__name__)
-
-
-class Pulse:
-    """When the worker last showed that it lives: once a round, and at the beginning and the end of each forward."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last = clock()
-
-    def beat(self) -> None:
-        self._last = self._clock()
-
-    @property
-    def age(self) -> float:
-        """Seconds since the last beat; may be read from any thread."""
-        return self._clock() - self._last
 
 
 def failure_of(action: Callable[[], object]) -> Exception | None:

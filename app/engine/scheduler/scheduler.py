@@ -10,9 +10,10 @@ from collections.abc import Callable
 from app.engine.decoder import Decoder
 from app.engine.errors import EngineClosed, EngineFailed, QueueFull
 from app.engine.events import EngineObserver
+from app.engine.forward.pulse import Pulse
 from app.engine.generation import Generation
 from app.engine.prefix.cache import PrefixCache
-from app.engine.scheduler.health import Failures, Pulse
+from app.engine.scheduler.health import Failures
 from app.engine.scheduler.pool import Pool
 from app.engine.scheduler.reporter import Reporter
 from app.engine.scheduler.rounds import Rounds

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app import cli
+from app.commands import main as cli
 from bench.load.sample import Sample, Speculation
 from tests.bench.support import write_questions
 

@@ -227,7 +227,17 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     out = tmp_path / "out"
     engine = SyntheticEngine()
     with served(engine) as url:
-        command = [sys.executable, "-m", "app.cli", "bench", "serve", "--url", url, "--data", str(questions(tmp_path))]
+        command = [
+            sys.executable,
+            "-m",
+            "app.commands.main",
+            "bench",
+            "serve",
+            "--url",
+            url,
+            "--data",
+            str(questions(tmp_path)),
+        ]
         command += ["--limit", "1000000", "--concurrency", "4", "--warmup", "0", "--out", str(out)]
         process = subprocess.Popen(
             command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,7 +1,5 @@
 """The commands `racer-csd ocm ...`: look at, move and clear the table of a store."""
 
-# ruff: noqa: B008, PLC0415 - typer reads defaults; the model libraries take seconds to import
-
 from __future__ import annotations
 
 import asyncio
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from app.cli_options import dtype_option
+from app.commands.options import dtype_option
 from app.settings import SettingsError, read_settings
 from csd.exchange import ExchangeError, read_any, write
 from csd.stores.base import Store, add_once

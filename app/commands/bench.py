@@ -1,7 +1,5 @@
 """The command `racer-csd bench`: compare ways to decode, and time the drafting kernels."""
 
-# ruff: noqa: B008, PLC0415 - typer reads defaults; the model libraries take seconds to import
-
 from __future__ import annotations
 
 import json
@@ -11,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from app.cli_options import dtype_option
+from app.commands.options import dtype_option
 from app.settings import SettingsError
 from app.termination import stoppable
 from bench.modes import MODES

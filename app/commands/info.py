@@ -1,7 +1,5 @@
 """The command `racer-csd info`: versions, machine, settings, and what the loaded model is and costs."""
 
-# ruff: noqa: PLC0415 - the model libraries take seconds to import: only commands that need them pay
-
 from __future__ import annotations
 
 import importlib.metadata

@@ -1,7 +1,5 @@
 """The command `racer-csd bench serve`: put load on a running server and measure it from outside."""
 
-# ruff: noqa: B008, PLC0415 - typer reads defaults; what is imported here takes part of a second
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Literal
 
 import typer
 
-from app.bench_cli import DataCommand, bench
+from app.commands.bench import DataCommand, bench
 from app.settings import SettingsError
 from app.termination import stoppable
 

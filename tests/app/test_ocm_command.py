@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app import cli
+from app.commands import main as cli
 from csd.exchange import read, write
 from csd.stores.base import Batch, add_once
 from tests.csd.stores.support import Driven

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app import cli
+from app.commands import main as cli
 from csd.exchange import read
 from tests.csd.stores.support import Driven
 from tests.engine.drafting import similar

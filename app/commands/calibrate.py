@@ -1,7 +1,5 @@
 """The command `racer-csd calibrate`: fill a correction memory from unlabelled text."""
 
-# ruff: noqa: B008, PLC0415 - typer reads defaults; the model libraries take seconds to import
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from app.bench_cli import DataGroup, fractions
-from app.cli_options import dtype_option
+from app.commands.bench import DataGroup, fractions
+from app.commands.options import dtype_option
 from app.settings import SettingsError, read_settings
 from app.termination import stoppable
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-import app.bench_serve_cli  # noqa: F401 - adds its command to bench
+import app.commands.bench_serve  # noqa: F401 - adds its command to bench
 from app import collection
 from app.assembly import csd_config, load_engine
-from app.bench_cli import bench
-from app.calibrate_cli import calibrate
-from app.chat_cli import chat
-from app.cli_options import with_setting_flags
+from app.commands.bench import bench
+from app.commands.calibrate import calibrate
+from app.commands.chat import chat
+from app.commands.info import info
+from app.commands.ocm import ocm
+from app.commands.options import with_setting_flags
 from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.models.dtypes import DTYPE_HELP
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
-from app.info_cli import info
-from app.ocm_cli import ocm
 from app.settings import SettingsError, check_together, read_settings, unknown_variables
 from app.termination import INTERRUPTED, TERMINATED, leave, stoppable
 

@@ -1,7 +1,5 @@
 """The command `racer-csd chat`: a conversation in the terminal, with an engine of its own or with a running server."""
 
-# ruff: noqa: PLC0415 - the model libraries take seconds to import: only commands that need them pay
-
 from __future__ import annotations
 
 import logging
