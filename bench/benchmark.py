@@ -21,7 +21,7 @@ from bench.plan import Plan
 from bench.prepare import prepare
 from bench.questions import Question, spread
 from bench.result import Measurement, Result
-from bench.store import Store
+from bench.store import ResultStore
 
 MAX_NODES = 128  # the engine's largest budget, and so the default of `auto`
 WARM_UP, WARM_UP_TOKENS = "warm-up", 32
@@ -29,7 +29,7 @@ Hear = Callable[[Result], None]
 
 
 @dataclass(slots=True)
-class Outcome:
+class BenchOutcome:
     """What a run knows beside its results. skipped: questions that do not fit the context."""
 
     questions: list[Question]
@@ -75,7 +75,7 @@ class Benchmark:
         self.engine.close()
         gc.unfreeze()
 
-    def run(self, outcome: Outcome, questions: Sequence[Question], store: Store, hear: Hear) -> None:
+    def run(self, outcome: BenchOutcome, questions: Sequence[Question], store: ResultStore, hear: Hear) -> None:
         """Run what the store lacks; hear is told of each new result. outcome is filled as the run goes.
 
         questions: all there are; outcome.questions are the ones that count. One that does not count, where there is one,
@@ -101,11 +101,11 @@ class Benchmark:
         """The turns of it that are asked."""
         return question.turns if self.plan.turns else question.turns[:1]
 
-    def _complete(self, store: Store, question: Question) -> bool:
+    def _complete(self, store: ResultStore, question: Question) -> bool:
         turns = range(len(self.turns(question)))
         return all((question.key, turn, mode.name) in store.results for turn in turns for mode in self.plan.modes)
 
-    def _answer(self, question: Question, order: Sequence[Mode], store: Store, hear: Hear) -> bool:
+    def _answer(self, question: Question, order: Sequence[Mode], store: ResultStore, hear: Hear) -> bool:
         """All modes on all turns; later turns follow plain's answers, so that every mode reads the same. False: too long."""
         answers: list[str] = []
         for turn in range(len(self.turns(question))):

@@ -10,7 +10,7 @@ import torch
 
 from csd.gate import CsdRule, gate
 from csd.memory import CorrectionMemory
-from csd.verify import Reading, walk_csd, walk_exact
+from csd.verify import RowLogits, walk_csd, walk_exact
 from racer.tree import DraftTree, Source
 
 GAMMA = 6
@@ -38,9 +38,9 @@ def measure_rescue(rounds: int, vocabulary: int) -> dict[str, float]:
     logits = torch.zeros((GAMMA + 1, vocabulary), dtype=torch.bfloat16)
     rule = CsdRule()
 
-    def read(node: int, tokens: Sequence[int]) -> list[Reading]:
+    def read(node: int, tokens: Sequence[int]) -> list[RowLogits]:
         *drafts, highest = logits[node, [*tokens, chosen[node]]].float().tolist()
-        return [Reading(drafts, highest)]
+        return [RowLogits(drafts, highest)]
 
     def exact() -> object:
         return walk_exact(tree, lambda node, _: chosen[node], record=True)

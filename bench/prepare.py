@@ -11,7 +11,7 @@ from bench.progress import minutes
 LINES = 10  # of progress, beside the first
 
 
-class Progress:
+class PriorProgress:
     """Hears how many prior rows of how many are known; writes a line for each tenth."""
 
     def __init__(self) -> None:
@@ -38,5 +38,5 @@ class Progress:
 
 def prepare(engine: Engine) -> None:
     """Wait until the engine has nothing left to prepare. What an interrupted wait had done is found again by the next run."""
-    if not engine.instruments.settle(hear=Progress()):
+    if not engine.instruments.settle(hear=PriorProgress()):
         sys.stderr.write("the engine gave up its work on prior rows; what it has is used\n")

@@ -10,13 +10,13 @@ from app.engine.interruption import told
 from app.engine.models.device import choose_threads
 from app.engine.models.loading import load_model
 from bench import environment as facts
-from bench.benchmark import Benchmark, Outcome
+from bench.benchmark import Benchmark, BenchOutcome
 from bench.errors import BenchError
 from bench.plan import Plan
 from bench.progress import Reporter
 from bench.questions import Question, read_questions, spread
 from bench.report import build, complete, write
-from bench.store import Store
+from bench.store import ResultStore
 
 # What a mode keeps of its earlier questions in any case (see app.engine.learning); a question's n-grams end with it.
 CARRIED = ("acceptance estimates", "step costs", "pace of the last steps")
@@ -28,16 +28,16 @@ def run(plan: Plan, directory: Path, *, fresh: bool = False) -> dict[str, Any]:
     On KeyboardInterrupt the report covers what is complete, and the interrupt goes on. Raises BenchError and ModelLoadError.
     """
     questions = read_questions(plan.data)
-    store = Store(directory, plan.settings(), fresh=fresh)
+    store = ResultStore(directory, plan.settings(), fresh=fresh)
     if store.resumed:
         sys.stderr.write(f"{store.resumed} results of an earlier run are taken from {directory}; --fresh measures anew\n")
     try:
-        return _run(plan, Outcome(spread(questions, plan.limit)), questions, store)
+        return _run(plan, BenchOutcome(spread(questions, plan.limit)), questions, store)
     finally:
         store.close()
 
 
-def _run(plan: Plan, outcome: Outcome, questions: list[Question], store: Store) -> dict[str, Any]:
+def _run(plan: Plan, outcome: BenchOutcome, questions: list[Question], store: ResultStore) -> dict[str, Any]:
     with _loaded(plan) as benchmark:
         turns = sum(len(benchmark.turns(question)) for question in outcome.questions)
         try:
@@ -63,7 +63,7 @@ def _loaded(plan: Plan) -> Benchmark:
         return Benchmark(plan, target, draft)
 
 
-def _finish(plan: Plan, outcome: Outcome, benchmark: Benchmark, store: Store) -> dict[str, Any]:
+def _finish(plan: Plan, outcome: BenchOutcome, benchmark: Benchmark, store: ResultStore) -> dict[str, Any]:
     whole = complete(outcome.questions, store.results.values(), plan)
     curve = getattr(benchmark.engine, "cost_curve", None)
     environment = {

@@ -17,7 +17,7 @@ OUTPUTS = (SETTINGS, RESULTS, "report.json", "report.md")
 FREE = frozenset({"limit"})  # settings that a run which goes on may have changed: the questions of a smaller one come first
 
 
-class Store:
+class ResultStore:
     """Appends results to DIR/results.jsonl, one line each, on the disk at once; a rerun with equal settings reads them back."""
 
     def __init__(self, directory: Path, settings: dict[str, Any], *, fresh: bool = False) -> None:

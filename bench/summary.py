@@ -14,7 +14,7 @@ Runs = Mapping[str, Sequence[Result]]  # question -> the results of one mode on 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerFigures:
     """One mode on one question, all turns together. divergence: index of the first token that is not plain's, or None."""
 
     tokens: int
@@ -35,9 +35,9 @@ class Answer:
         return ratio(self.step_tokens, self.decode_seconds) if self.steps else None
 
 
-def answer(own: Sequence[Result], plain: Sequence[Result]) -> Answer:
+def answer(own: Sequence[Result], plain: Sequence[Result]) -> AnswerFigures:
     measured = [result.measured for result in own]
-    return Answer(
+    return AnswerFigures(
         tokens=sum(len(one.tokens) for one in measured),
         seconds=sum(one.seconds for one in measured),
         decode_seconds=sum(one.decode_seconds for one in measured),

@@ -15,7 +15,7 @@ from csd.memory import CorrectionMemory
 from racer.tree import DraftTree, Source
 
 
-class Reading(NamedTuple):
+class RowLogits(NamedTuple):
     """Of one row of the target's logits: those of the tokens asked for, in their order, and the highest of all."""
 
     drafts: Sequence[float]
@@ -24,7 +24,7 @@ class Reading(NamedTuple):
 
 Choose = Callable[[int, int], int]  # (node, tokens emitted before in this step) -> the target's token after that node
 # (node, token ids) -> what the raw row after the node says, and, where the request's settings change it, the changed row
-Read = Callable[[int, Sequence[int]], Sequence[Reading]]
+Read = Callable[[int, Sequence[int]], Sequence[RowLogits]]
 Teaches = Callable[[int, int, int], bool]  # (node, its first-ranked child, the target's token) -> whether the memory may learn
 Protected = AbstractSet[int] | Callable[[int], bool]
 ANY = frozenset(Source)
@@ -190,7 +190,7 @@ def _children(tree: DraftTree, node: int) -> tuple[list[int], list[int]]:
     return nodes.tolist(), tree.tokens[nodes].tolist()
 
 
-def _best(candidates: list[tuple[int, int]], rows: Sequence[Reading], rule: Rule) -> tuple[int, int]:
+def _best(candidates: list[tuple[int, int]], rows: Sequence[RowLogits], rule: Rule) -> tuple[int, int]:
     """The admitted node of the highest logit in the last row, -1 for none, and how many were refused."""
     best, z_best, refusals = -1, -math.inf, 0
     for rank, (node, _) in enumerate(candidates):

@@ -10,7 +10,7 @@ import numpy as np
 
 from csd.gate import CsdRule
 from csd.memory import CorrectionMemory
-from csd.verify import Reading, Walk, walk_csd, walk_exact
+from csd.verify import RowLogits, Walk, walk_csd, walk_exact
 from racer.drafter import RacerConfig, RacerDrafter
 from racer.tree import DraftTree
 
@@ -74,8 +74,8 @@ def rescued() -> Example:
     logits = {IDS["6"]: Z_DRAFT, IDS["six"]: Z_TARGET}
     rule = CsdRule(LAMBDA, TAU)
 
-    def read(node: int, ids: Sequence[int]) -> list[Reading]:
-        return [Reading([logits[i] for i in ids], max(logits.values()))]
+    def read(node: int, ids: Sequence[int]) -> list[RowLogits]:
+        return [RowLogits([logits[i] for i in ids], max(logits.values()))]
 
     walk = walk_csd(tree, lambda node, emitted: answer[emitted], read, rule, memory, frozenset())
     return Example(tree, walk)

@@ -11,7 +11,7 @@ from app.api.errors import bad_value
 from app.api.limits import check_echo
 from app.api.messages import Message
 from app.api.prompts import Prompt
-from app.api.reading import Reading
+from app.api.reading import AnswerFormat
 from app.api.schemas import DEFAULT_COMPLETION_TOKENS, ChatBody, CompletionBody, GenerationBody
 from app.api.structured import ToolDefinition
 from app.api.tools import answer_shape, chat_shape
@@ -36,7 +36,7 @@ class Prepared:
 
     requests: list[GenerationRequest]
     echoes: list[Echo | None]
-    reading: Reading = field(default_factory=Reading)
+    reading: AnswerFormat = field(default_factory=AnswerFormat)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     dropped: int = 0  # characters of the prompts that the vocabulary cannot spell
     scores: int = 0
@@ -73,7 +73,7 @@ def chat_requests(body: ChatBody, engine: EngineInterface, tenant: str, conversa
     with engine.codec.grammars.one_request():
         shape = chat_shape(body, engine.codec, prompt.thoughts)
     request = replace(_request(body, prompt.ids, body.budget, engine, tenant, conversation), grammar=shape.grammar)
-    reading = Reading(shape.calls, prompt.thoughts, body.include_reasoning)
+    reading = AnswerFormat(shape.calls, prompt.thoughts, body.include_reasoning)
     warnings = schema_warnings(shape.dropped) + dropped_warning(prompt.dropped, "messages")
     return Prepared(_choices(request, body.n), [None] * body.n, reading, warnings, prompt.dropped)
 

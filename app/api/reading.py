@@ -10,7 +10,7 @@ from app.text.thoughts import Split, Thoughts
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnswerFormat:
     """calls: how to read calls; None: they are text. thoughts: where an answer may think; None: all is content.
 
     show_thoughts: whether the client wants them.
@@ -20,7 +20,7 @@ class Reading:
     thoughts: Thoughts | None = None
     show_thoughts: bool = True
 
-    def without_thoughts(self) -> Reading:
+    def without_thoughts(self) -> AnswerFormat:
         """The same where thoughts stay in the content."""
         return replace(self, thoughts=None)
 
@@ -31,7 +31,7 @@ class Reading:
 class AnswerReader:
     """Tells one answer apart as it arrives. calls: complete once it has ended."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: AnswerFormat) -> None:
         self._reading = reading
         self._thoughts = None if reading.thoughts is None else reading.thoughts.parser()
         self._calls = None if reading.calls is None else reading.calls.parser()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from app.api.details import Asked, Echo, TokenDetails
-from app.api.reading import AnswerReader, Reading
+from app.api.reading import AnswerFormat, AnswerReader
 from app.engine.events import SOURCE_NAMES, Delta, Finished, SpeculationStats
 from app.text.thoughts import Split
 
@@ -54,7 +54,7 @@ def calls_delta(calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Answer:
+class Choice:
     """One choice as it grows."""
 
     index: int
@@ -112,16 +112,16 @@ class Reply:
     asked: Asked
     echoes: Sequence[Echo | None]  # one for each choice
     prompt_tokens: int  # each prompt counted once
-    reading: Reading = field(default_factory=Reading)
+    reading: AnswerFormat = field(default_factory=AnswerFormat)
     warnings: Sequence[dict[str, Any]] = ()
     dropped: int = 0  # characters of the prompts that the vocabulary cannot spell
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[Choice]:
         """An empty answer for each choice."""
-        return [Answer(index, TokenDetails(self.asked), self.reading.reader(), echo) for index, echo in enumerate(self.echoes)]
+        return [Choice(index, TokenDetails(self.asked), self.reading.reader(), echo) for index, echo in enumerate(self.echoes)]
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Choice]) -> dict[str, Any]:
         """The non-streamed reply; every answer is finished."""
         ends = [answer.finished for answer in answers if answer.finished is not None]
         choices = []
@@ -141,7 +141,7 @@ class Reply:
             details["dropped_characters"] = self.dropped
         return usage | {"prompt_tokens_details": details}
 
-    def usage_so_far(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def usage_so_far(self, answers: Sequence[Choice]) -> dict[str, Any]:
         """The same while the answers grow."""
         return self._usage(sum(answer.tokens for answer in answers))
 

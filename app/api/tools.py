@@ -12,10 +12,10 @@ from app.api.errors import bad_value
 from app.api.schemas import ChatBody, GenerationBody
 from app.text.codec import TextCodec
 from app.text.errors import GrammarError
-from app.text.grammar import Grammar
+from app.text.grammar import CompiledGrammar
 from app.text.relaxed import relaxed
 from app.text.thoughts import Thoughts
-from app.text.tool_calls import CallFormat, CallParser, ToolCall
+from app.text.tool_calls import CallFormat, CallParser, ParsedCall
 from app.text.tool_grammar import MAX_CALLS, Tool, ToolSchemaError, call_grammar, schema_grammar
 
 _LETTERS = string.ascii_letters + string.digits
@@ -32,7 +32,7 @@ class CallReader:
     def parser(self) -> CallParser:
         return CallParser(self.form, self.names, self.limit)
 
-    def shown(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    def shown(self, calls: Sequence[ParsedCall]) -> list[dict[str, Any]]:
         """Calls as a reply's `tool_calls`, each with an id of its own."""
         return [
             {"id": self._new_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -52,7 +52,7 @@ class Shape:
     dropped: (path of a schema, keywords in it that are not kept to).
     """
 
-    grammar: Grammar | None = None
+    grammar: CompiledGrammar | None = None
     calls: CallReader | None = None
     dropped: tuple[tuple[str, frozenset[str]], ...] = ()
 

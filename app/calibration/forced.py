@@ -35,7 +35,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ComparedText:
     """What was found in one text."""
 
     key: str
@@ -50,7 +50,7 @@ class ForcedReader:
         """shared: ids below it mean the same in both vocabularies. chunk: rows of one pass."""
         self._target, self._draft, self._shared, self._chunk = target, draft, shared, chunk
 
-    def read(self, texts: Iterable[Text]) -> Iterator[Reading]:
+    def read(self, texts: Iterable[Text]) -> Iterator[ComparedText]:
         """One reading per text, in order, as passes are done."""
         group: list[Text] = []
         for text in texts:
@@ -62,7 +62,7 @@ class ForcedReader:
             yield from self._together(group)
 
     @torch.inference_mode()
-    def _together(self, texts: Sequence[Text]) -> Iterator[Reading]:
+    def _together(self, texts: Sequence[Text]) -> Iterator[ComparedText]:
         caches = [(self._target.open(len(text.tokens)), self._draft.open(len(text.tokens))) for text in texts]
         found: list[list[Event]] = [[] for _ in texts]
         longest = max(len(text.tokens) for text in texts)
@@ -80,7 +80,7 @@ class ForcedReader:
                 )
                 row += len(part)
         for text, events in zip(texts, found, strict=True):
-            yield Reading(text.key, max(0, text.stop - max(1, text.start)), tuple(events))
+            yield ComparedText(text.key, max(0, text.stop - max(1, text.start)), tuple(events))
 
     def _pass(self, model: Target, parts: Sequence[tuple[SessionCache, Sequence[int]]]) -> torch.Tensor:
         logits = model.forward([Rows.of_text(cache, part) for cache, part in parts])

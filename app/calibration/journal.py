@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from app.calibration.forced import Reading
+from app.calibration.forced import ComparedText
 from app.calibration.linelog import LineLog
 from csd.divergence import Divergences, Event
 from csd.memory import Entry
@@ -21,7 +21,7 @@ class Journal:
     """
 
     def __init__(self, directory: Path, settings: dict[str, Any], *, fresh: bool = False) -> None:
-        self.readings: dict[str, Reading] = {}
+        self.readings: dict[str, ComparedText] = {}
         self._batches: list[list[str]] = []  # keys of readings
         self.seconds = 0.0  # spent on all readings, of earlier runs too
         self.tokens = 0  # read or generated
@@ -30,7 +30,7 @@ class Journal:
         if self._log.outdated:  # no batches were told then: what is there may be in a store by itself
             self.seal()
 
-    def add(self, reading: Reading, seconds: float, tokens: int) -> None:
+    def add(self, reading: ComparedText, seconds: float, tokens: int) -> None:
         events = [[event.draft, event.target, round(event.gap, 3)] for event in reading.events]
         self._log.add({"key": reading.key, "positions": reading.positions, "s": seconds, "tokens": tokens, "events": events})
         self._take(reading, seconds, tokens)
@@ -63,7 +63,7 @@ class Journal:
             found.append((hashlib.sha256(state.encode()).hexdigest()[:32], entries))
         return found
 
-    def _take(self, reading: Reading, seconds: float, tokens: int) -> None:
+    def _take(self, reading: ComparedText, seconds: float, tokens: int) -> None:
         self.readings[reading.key] = reading
         self.seconds += seconds
         self.tokens += tokens
@@ -76,4 +76,4 @@ class Journal:
             self._batches.append(keys)
             return
         events = tuple(Event(int(draft), int(target), float(gap)) for draft, target, gap in entry["events"])
-        self._take(Reading(entry["key"], int(entry["positions"]), events), float(entry["s"]), int(entry["tokens"]))
+        self._take(ComparedText(entry["key"], int(entry["positions"]), events), float(entry["s"]), int(entry["tokens"]))

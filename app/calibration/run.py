@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from app.calibration.forced import ForcedReader, Reading, Text
+from app.calibration.forced import ComparedText, ForcedReader, Text
 from app.calibration.journal import Journal
 from app.calibration.texts import Item
 from app.engine.engine import Engine
@@ -25,7 +25,7 @@ LAMBDAS = (0, 1, 2, 3, 6, 12, 24)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CalibrationProgress:
     """After each text: how many of how many are done, tokens a second, seconds left by the pace so far."""
 
     done: int
@@ -44,7 +44,7 @@ def calibrate(
     max_tokens: int,
     gamma: int,
     generate: bool,
-    report: Callable[[Progress], None],
+    report: Callable[[CalibrationProgress], None],
 ) -> None:
     """Fill the journal. KeyboardInterrupt leaves it with every text that was finished.
 
@@ -65,11 +65,11 @@ def calibrate(
         events += len(journal.readings[reading.key].events)
         pace = (now - started) / (done - (len(items) - len(left)))
         rate = journal.tokens / journal.seconds if journal.seconds else 0.0
-        report(Progress(done, len(items), events, rate, pace * (len(items) - done)))
+        report(CalibrationProgress(done, len(items), events, rate, pace * (len(items) - done)))
     journal.seal()
 
 
-def _forced(engine: Engine, items: Sequence[Item], max_tokens: int, *, generate: bool) -> Iterator[tuple[Reading, int]]:
+def _forced(engine: Engine, items: Sequence[Item], max_tokens: int, *, generate: bool) -> Iterator[tuple[ComparedText, int]]:
     target, draft, shared = engine.instruments.both_models()
     reader = ForcedReader(target, draft, shared=shared, chunk=engine.config.prefill_chunk)
     texts = (_text(engine, item, max_tokens, generate=generate) for item in items)
@@ -109,20 +109,20 @@ def _words(engine: Engine, prompt: tuple[int, ...]) -> tuple[int, int]:
     return min(common_length(prompt, frame) + 1, end), end
 
 
-def _without_protected(reading: Reading, protected: frozenset[int]) -> Reading:
+def _without_protected(reading: ComparedText, protected: frozenset[int]) -> ComparedText:
     """Special tokens are never rescued, so a table has no use for them."""
     events = tuple(event for event in reading.events if event.draft not in protected and event.target not in protected)
     return replace(reading, events=events)
 
 
-def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int) -> Iterator[tuple[Reading, int]]:
+def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int) -> Iterator[tuple[ComparedText, int]]:
     speculation = SpeculationParams("draft_model", max_nodes=gamma + 1, fixed_budget=True)
     for item in items:
         text = item.prompt if item.prompt is not None else item.text or ""
         prompt = question(engine, text)
         room = engine.info.max_context - len(prompt)
         if room < 1:
-            yield Reading(item.key, 0, ()), 0
+            yield ComparedText(item.key, 0, ()), 0
             continue
         events: list[Event] = []
         compared: list[int] = []
@@ -133,7 +133,7 @@ def _rollout(engine: Engine, items: Sequence[Item], max_tokens: int, gamma: int)
 
         with engine.instruments.listening(hear):
             answer = engine.generate(_request(prompt, min(max_tokens, room), speculation))
-        yield Reading(item.key, sum(compared), tuple(events)), len(answer.token_ids)
+        yield ComparedText(item.key, sum(compared), tuple(events)), len(answer.token_ids)
 
 
 def question(engine: Engine, text: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from app.chat.dialogue import Outcome, Piece, Turn
+from app.chat.dialogue import Piece, Turn, TurnEnd
 from app.engine.errors import EngineClosed, EngineError
 from app.engine.events import Event, Failed, Finished
 from app.engine.interface import EngineInterface, GenerationHandle
@@ -20,15 +20,15 @@ from app.engine.request import GenerationRequest, SamplingParams, SpeculationPar
 CONNECT_SECONDS = 10.0
 
 
-class Answer(Protocol):
-    def __iter__(self) -> Iterator[Piece | Outcome]:
-        """Pieces, then one Outcome; raises EngineError or ValueError when the answer fails."""
+class AnswerSource(Protocol):
+    def __iter__(self) -> Iterator[Piece | TurnEnd]:
+        """Pieces, then one TurnEnd; raises EngineError or ValueError when the answer fails."""
 
     def stop(self) -> None:
         """Let the answer end soon, with reason `cancelled`. Safe in a signal handler."""
 
 
-Ask = Callable[[Turn], Answer]
+Ask = Callable[[Turn], AnswerSource]
 
 
 class EngineAnswer:
@@ -53,7 +53,7 @@ class EngineAnswer:
     def stop(self) -> None:
         self._handle.cancel()
 
-    def __iter__(self) -> Iterator[Piece | Outcome]:
+    def __iter__(self) -> Iterator[Piece | TurnEnd]:
         """The text is cut by token here, since an event holds that of a whole step."""
         try:
             while True:
@@ -82,9 +82,9 @@ class EngineAnswer:
                 yield Piece(content, source, rescued)
 
 
-def _outcome(end: Finished) -> Outcome:
+def _outcome(end: Finished) -> TurnEnd:
     stats = end.stats
-    return Outcome(
+    return TurnEnd(
         end.reason,
         end.completion_tokens,
         stats.num_steps,
@@ -101,7 +101,7 @@ class ServerAnswer:
     """An answer of a server, streamed on a thread of its own so that it can be left at any moment."""
 
     def __init__(self, url: str, key: str | None, turn: Turn) -> None:
-        self._items: queue.SimpleQueue[Piece | Outcome | Exception] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[Piece | TurnEnd | Exception] = queue.SimpleQueue()
         self._url = f"{url.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._stopped = False
@@ -120,16 +120,16 @@ class ServerAnswer:
 
     def stop(self) -> None:
         self._stopped = True
-        self._items.put(Outcome("cancelled", 0, 0, 0, 0, 0, "of the server", {}))
+        self._items.put(TurnEnd("cancelled", 0, 0, 0, 0, 0, "of the server", {}))
 
-    def __iter__(self) -> Iterator[Piece | Outcome]:
+    def __iter__(self) -> Iterator[Piece | TurnEnd]:
         tokens = 0
         while True:
             item = self._items.get()
             if isinstance(item, Exception):
                 raise item
-            if isinstance(item, Outcome):
-                yield item if item.tokens else Outcome(item.reason, tokens, 0, 0, 0, 0, item.drafter, {})
+            if isinstance(item, TurnEnd):
+                yield item if item.tokens else TurnEnd(item.reason, tokens, 0, 0, 0, 0, item.drafter, {})
                 return
             tokens += 1
             yield item
@@ -200,10 +200,10 @@ def pieces_of(trace: Any) -> list[Piece]:
     return [Piece(entry["text"], entry["source"], entry["rescued"]) for entry in trace]
 
 
-def _outcome_of(final: dict[str, Any]) -> Outcome:
+def _outcome_of(final: dict[str, Any]) -> TurnEnd:
     usage = final.get("usage", {})
     stats = final.get("metrics", {}).get("speculative_decoding", {})
-    return Outcome(
+    return TurnEnd(
         final.get("reason") or "stop",
         usage.get("completion_tokens", 0),
         stats.get("num_spec_steps", 0),

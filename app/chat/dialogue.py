@@ -55,7 +55,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TurnEnd:
     """The end of an answer. cached_tokens: of the prompt, read in an earlier turn."""
 
     reason: str
@@ -83,7 +83,7 @@ class Totals:
     seconds: float = 0.0
     sources: Counter[str] = field(default_factory=Counter)
 
-    def add(self, outcome: Outcome, seconds: float) -> None:
+    def add(self, outcome: TurnEnd, seconds: float) -> None:
         self.answers += 1
         self.seconds += seconds
         for name in ("tokens", "steps", "accepted", "prompt_tokens", "cached_tokens", "rescues"):
@@ -117,7 +117,7 @@ class Dialogue:
         messages = (*system, *self._history, {"role": "user", "content": text})
         return Turn(messages, self.settings, self.plain, self._name)
 
-    def answered(self, text: str, answer: str, outcome: Outcome, seconds: float) -> str:
+    def answered(self, text: str, answer: str, outcome: TurnEnd, seconds: float) -> str:
         """Take in an answer, whole or stopped, and say in one line what it took. One without a word leaves no trace."""
         if answer:
             self._history += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]

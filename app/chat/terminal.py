@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from app.chat.answers import Answer, Ask
-from app.chat.dialogue import Dialogue, Outcome, Piece, Quit
+from app.chat.answers import AnswerSource, Ask
+from app.chat.dialogue import Dialogue, Piece, Quit, TurnEnd
 from app.engine.errors import EngineError
 
 PROMPT = "> "
@@ -39,7 +39,7 @@ class Terminal:
         self._notes = Console(stderr=True, highlight=False, markup=False)
         self._interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._reading = self._stop_asked = False
-        self._current: Answer | None = None
+        self._current: AnswerSource | None = None
         if self._interactive:
             with contextlib.suppress(ImportError):  # not everywhere; it gives input() a history and arrow keys
                 import readline  # noqa: F401, PLC0415
@@ -104,10 +104,10 @@ class Terminal:
         self._out.print()
         self._note(self._dialogue.answered(line, "".join(said), end, time.monotonic() - started), "dim")
 
-    def _show(self, answer: Answer, said: list[str]) -> Outcome:
+    def _show(self, answer: AnswerSource, said: list[str]) -> TurnEnd:
         thinking = False
         for item in answer:
-            if isinstance(item, Outcome):
+            if isinstance(item, TurnEnd):
                 return item
             if item.thought and not self._interactive:
                 continue  # a pipe gets answers alone

@@ -14,7 +14,7 @@ from app.termination import stoppable
 
 if TYPE_CHECKING:
     from app.calibration.journal import Journal
-    from app.calibration.run import Mode, Progress
+    from app.calibration.run import CalibrationProgress, Mode
     from app.engine.engine import Engine
     from csd.memory import Entry
 
@@ -156,7 +156,7 @@ def _write(
     return report
 
 
-def _show(progress: Progress) -> None:
+def _show(progress: CalibrationProgress) -> None:
     from bench.progress import minutes
 
     typer.echo(

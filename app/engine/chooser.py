@@ -8,7 +8,7 @@ import torch
 
 from app.engine.sampling.choose import choose, is_greedy, narrowed
 from app.engine.session import Session
-from csd.verify import Reading
+from csd.verify import RowLogits
 from racer.tree import DraftTree
 
 
@@ -61,15 +61,15 @@ class Chooser:
         natural = self.session.processor is None and token == self.greedy[node]
         return natural and int(self.tree.depth[child]) not in self.drawn
 
-    def read(self, node: int, tokens: Sequence[int]) -> list[Reading]:
+    def read(self, node: int, tokens: Sequence[int]) -> list[RowLogits]:
         """The target's raw logits of a few tokens after the node last asked for; then, where the request changes them or draws
         from a part of the vocabulary only, what that leaves of them."""
         raw = self.logits[node]
         index = torch.tensor([*tokens, self.greedy[node]], device=raw.device)
         *drafts, highest = raw[index].float().tolist()
-        readings = [Reading(drafts, highest)]
+        readings = [RowLogits(drafts, highest)]
         changed = narrowed(raw if self.row is None else self.row, self.session.request.sampling)
         if changed is not raw:
             *drafts, highest = torch.cat([changed[index[:-1]], changed.max()[None]]).float().tolist()
-            readings.append(Reading(drafts, highest))
+            readings.append(RowLogits(drafts, highest))
         return readings

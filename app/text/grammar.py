@@ -42,7 +42,7 @@ LIMITS = {
 Mask = npt.NDArray[np.bool_]
 
 
-class Vocabulary(Protocol):
+class GrammarVocabulary(Protocol):
     """What a grammar must know of a tokenizer."""
 
     vocab_size: int
@@ -55,22 +55,22 @@ class Vocabulary(Protocol):
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 
 
-class Grammar:
+class CompiledGrammar:
     """A compiled grammar, for any number of answers. param: what its errors name, see GrammarError."""
 
     def __init__(self, parser: LLMatcher, vocab_size: int, eos_ids: frozenset[int], param: str | None = None) -> None:
         self._parser, self._vocab_size, self._eos_ids, self._param = parser, vocab_size, eos_ids, param
 
-    def asked_by(self, param: str) -> Grammar:
+    def asked_by(self, param: str) -> CompiledGrammar:
         """The same grammar for a request that asks for it by this field: fields may share what is compiled."""
-        return Grammar(self._parser, self._vocab_size, self._eos_ids, param)
+        return CompiledGrammar(self._parser, self._vocab_size, self._eos_ids, param)
 
-    def matcher(self) -> Matcher:
+    def matcher(self) -> GrammarMatcher:
         """The state of one answer, at its beginning."""
-        return Matcher(self._parser.deep_copy(), self._vocab_size, self._eos_ids, self._param)
+        return GrammarMatcher(self._parser.deep_copy(), self._vocab_size, self._eos_ids, self._param)
 
 
-class Matcher:
+class GrammarMatcher:
     """How far one answer has come in its grammar. For one thread at a time."""
 
     def __init__(self, parser: LLMatcher, vocab_size: int, eos_ids: frozenset[int], param: str | None = None) -> None:
@@ -154,11 +154,11 @@ class Matcher:
 class GrammarCompiler:
     """Grammars for one vocabulary. Thread-safe; what it compiled last is kept."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = frozenset(token for token in vocabulary.eos_ids if token < vocabulary.vocab_size)
         self._tokenizer: LLTokenizer | None = None
-        self._kept: GrammarCache[Grammar] = GrammarCache(KEPT, KEPT_BYTES)
+        self._kept: GrammarCache[CompiledGrammar] = GrammarCache(KEPT, KEPT_BYTES)
         self._lock = threading.Lock()
         self._request = threading.local()  # seconds: that the grammars of a request on this thread may still take
 
@@ -171,16 +171,16 @@ class GrammarCompiler:
         finally:
             del self._request.seconds
 
-    def json_object(self) -> Grammar:
+    def json_object(self) -> CompiledGrammar:
         """Any JSON object."""
         return self.json_schema({"type": "object"})
 
-    def json_schema(self, schema: Mapping[str, Any]) -> Grammar:
+    def json_schema(self, schema: Mapping[str, Any]) -> CompiledGrammar:
         """JSON that a schema admits. Raises GrammarError, which says what in the schema is the matter."""
         check_bounds(schema)
         return self._compile(LLMatcher.grammar_from_json_schema(json_text(schema)))
 
-    def lark(self, text: str) -> Grammar:
+    def lark(self, text: str) -> CompiledGrammar:
         """A grammar in llguidance's dialect of Lark; schemas in it must have passed `embedded`. Raises GrammarError."""
         return self._compile(LLMatcher.grammar_from_lark(text))
 
@@ -189,7 +189,7 @@ class GrammarCompiler:
         self.json_schema(schema)
         return f"%json {json_text(schema)}"
 
-    def _compile(self, source: str) -> Grammar:
+    def _compile(self, source: str) -> CompiledGrammar:
         kept = self._kept.get(source)
         if kept is not None:
             return kept
@@ -207,19 +207,19 @@ class GrammarCompiler:
             if left is not None:
                 self._request.seconds = left - (time.thread_time() - started)
 
-    def _compiled(self, source: str, tokenizer: LLTokenizer) -> Grammar:
+    def _compiled(self, source: str, tokenizer: LLTokenizer) -> CompiledGrammar:
         for size in SIZES:
             parser = LLMatcher(tokenizer, source, log_level=0, limits=LIMITS[size])
             if not parser.is_error() or TOO_MANY_SYMBOLS not in parser.get_error():
                 break
         if parser.is_error():
             raise GrammarError(explain(parser.get_error()))
-        grammar = Grammar(parser, self._vocabulary.vocab_size, self._eos_ids)
+        grammar = CompiledGrammar(parser, self._vocabulary.vocab_size, self._eos_ids)
         self._probe(grammar)
         self._kept.keep(source, grammar, size * BYTES_PER_SYMBOL)
         return grammar
 
-    def _probe(self, grammar: Grammar) -> None:
+    def _probe(self, grammar: CompiledGrammar) -> None:
         """Write a few tokens: a schema that refers to itself without end, or that is too much to follow, shows here."""
         matcher = grammar.matcher()
         eos = list(self._eos_ids)
@@ -246,7 +246,7 @@ def json_text(schema: Mapping[str, Any]) -> str:
 class _Speller:
     """The tokenizer as llguidance wants it: called with the bytes that a grammar forces, to spell them as the model would."""
 
-    def __init__(self, vocabulary: Vocabulary, pieces: list[bytes]) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary, pieces: list[bytes]) -> None:
         self._vocabulary = vocabulary
         self.eos_token_id = min(vocabulary.eos_ids, default=0)
         self.bos_token_id = None

@@ -23,7 +23,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)  # NaN and Infinity are not 
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ParsedCall:
     """arguments: the text of a JSON object."""
 
     name: str
@@ -77,7 +77,7 @@ class CallParser:
         self._inside = False
         self._plain = False  # the answer began as something else than a bare call
         self._bare = False  # it began as a bare call may
-        self._calls: list[ToolCall] = []
+        self._calls: list[ParsedCall] = []
 
     def push(self, text: str) -> str:
         """The content that is certain by now and was not returned before."""
@@ -91,7 +91,7 @@ class CallParser:
         self._hold(text)
         return ""
 
-    def end(self) -> tuple[str, list[ToolCall]]:
+    def end(self) -> tuple[str, list[ParsedCall]]:
         """The rest of the content, and the calls in the order they were made."""
         text = self._taken()
         calls = None if self._plain else _calls_in(text, self._names)
@@ -163,7 +163,7 @@ def _held_back(text: str) -> int:
     return tag + len(body) - len(body.rstrip())
 
 
-def _calls_in(text: str, names: frozenset[str]) -> list[ToolCall] | None:
+def _calls_in(text: str, names: frozenset[str]) -> list[ParsedCall] | None:
     """The calls that a text consists of: objects and arrays of objects, one after the other. None: it is not calls alone."""
     values: list[Any] = []
     place = 0
@@ -182,7 +182,7 @@ def _calls_in(text: str, names: frozenset[str]) -> list[ToolCall] | None:
     return found if found and len(found) == len(calls) else None
 
 
-def _call(value: Any, names: frozenset[str]) -> ToolCall | None:
+def _call(value: Any, names: frozenset[str]) -> ParsedCall | None:
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or value["name"] not in names:
         return None
     arguments = value.get("arguments", value.get("parameters"))
@@ -195,4 +195,4 @@ def _call(value: Any, names: frozenset[str]) -> ToolCall | None:
         arguments = {}
     if not isinstance(arguments, Mapping):
         return None
-    return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
+    return ParsedCall(value["name"], json.dumps(arguments, ensure_ascii=False))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.text.errors import GrammarError, GrammarTooExpensive
-from app.text.grammar import Grammar, GrammarCompiler
+from app.text.grammar import CompiledGrammar, GrammarCompiler
 from app.text.thoughts import Thoughts, thought_rules
 from app.text.tool_calls import CLOSE, OPEN, CallFormat
 
@@ -43,7 +43,7 @@ def call_grammar(
     most: int = MAX_CALLS,
     content: Mapping[str, Any] | None = None,
     thoughts: Thoughts | None = None,
-) -> Grammar:
+) -> CompiledGrammar:
     """A grammar of answers with calls.
 
     required: at least one call and nothing else, at most `most`. Otherwise the answer may be content too: any text, in which a
@@ -72,14 +72,14 @@ def call_grammar(
     return _after(compiler, thoughts, rules)
 
 
-def schema_grammar(compiler: GrammarCompiler, schema: Mapping[str, Any], thoughts: Thoughts | None = None) -> Grammar:
+def schema_grammar(compiler: GrammarCompiler, schema: Mapping[str, Any], thoughts: Thoughts | None = None) -> CompiledGrammar:
     """A grammar of answers that are JSON of a schema, behind what a model may think. Raises GrammarError."""
     if thoughts is None:
         return compiler.json_schema(schema)
     return _after(compiler, thoughts, [f"answer: {compiler.embedded(schema)}"])
 
 
-def _after(compiler: GrammarCompiler, thoughts: Thoughts | None, rules: Sequence[str]) -> Grammar:
+def _after(compiler: GrammarCompiler, thoughts: Thoughts | None, rules: Sequence[str]) -> CompiledGrammar:
     """The grammar of the rule `answer` among rules, after any thoughts."""
     if thoughts is None:
         return compiler.lark("\n".join([*rules, "start: answer"]))

@@ -28,7 +28,7 @@ Hear = Callable[[Sample], None]
 
 
 @dataclass(slots=True)
-class Outcome:
+class LoadOutcome:
     """What a run has measured so far. blocks: way -> number of the block -> seconds it took."""
 
     server: dict[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def run(plan: LoadPlan, directory: Path, api_key: str | None = None) -> dict[str
     files, ServerError for a server that cannot be measured; where it went away the report is there all the same.
     """
     jobs = make_jobs(read_questions(plan.data), plan.limit)
-    outcome = Outcome()
+    outcome = LoadOutcome()
     log = SampleLog(directory)
     with closing(log), LoadBar(len(jobs) * len(plan.ways)) as bar:
 
@@ -99,7 +99,7 @@ def make_jobs(questions: Sequence[Question], limit: int | None) -> list[Job]:
     return [Job(number, question.key, question.turns[0]) for number, question in enumerate(asked)]
 
 
-async def _measure(plan: LoadPlan, jobs: list[Job], outcome: Outcome, api_key: str | None, hear: Hear) -> None:
+async def _measure(plan: LoadPlan, jobs: list[Job], outcome: LoadOutcome, api_key: str | None, hear: Hear) -> None:
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     bounds = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     # plan.timeout bounds each request as a whole; a proxy of the environment would be measured too
@@ -115,7 +115,7 @@ async def _measure(plan: LoadPlan, jobs: list[Job], outcome: Outcome, api_key: s
         await _blocks(plan, jobs, outcome, client, Driver(plan, client, hear))
 
 
-async def _blocks(plan: LoadPlan, jobs: list[Job], outcome: Outcome, client: LoadClient, driver: Driver) -> None:
+async def _blocks(plan: LoadPlan, jobs: list[Job], outcome: LoadOutcome, client: LoadClient, driver: Driver) -> None:
     """The ways in turn, block by block, each first in its turn, so that whatever drifts hits all alike."""
     size = plan.block_size(len(jobs))
     for number, start in enumerate(range(0, len(jobs), size)):
@@ -131,7 +131,7 @@ async def _blocks(plan: LoadPlan, jobs: list[Job], outcome: Outcome, client: Loa
     outcome.gone = driver.gone
 
 
-def _finish(plan: LoadPlan, jobs: Sequence[Job], outcome: Outcome, directory: Path) -> dict[str, Any]:
+def _finish(plan: LoadPlan, jobs: Sequence[Job], outcome: LoadOutcome, directory: Path) -> dict[str, Any]:
     report = build(plan, len(jobs), outcome.samples, outcome.blocks, outcome.server, outcome.model)
     written = [*write(report, directory), *([directory / REQUESTS] if outcome.samples else [])]
     count = f"{report['answered']} answers to {len(jobs) * len(plan.ways)} requests"

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.markdown import cell
 from bench.quality.modes import PLAIN
-from bench.quality.run import Outcome
+from bench.quality.run import QualityOutcome
 from bench.statistics import bootstrap_median, median, ratio
 
 LEGEND = """\
@@ -44,7 +44,7 @@ def samples_to_tell(share: float, difference: float) -> int:
 
 
 def build(
-    outcomes: Sequence[Outcome], modes: Sequence[str], seed: int, environment: dict[str, Any] | None = None
+    outcomes: Sequence[QualityOutcome], modes: Sequence[str], seed: int, environment: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """{"environment": {...}, "modes": {mode: {"overall": {...}, "tasks": {task: {...}}}}} over the problems that every
     mode answered."""
@@ -64,7 +64,9 @@ def build(
     return report
 
 
-def _figures(runs: dict[str, Outcome], plain: dict[str, Outcome], problems: Sequence[str], seed: int) -> dict[str, Any]:
+def _figures(
+    runs: dict[str, QualityOutcome], plain: dict[str, QualityOutcome], problems: Sequence[str], seed: int
+) -> dict[str, Any]:
     own = [runs[problem] for problem in problems]
     speedups = [(mine.tokens / mine.seconds) / (plain[mine.problem].tokens / plain[mine.problem].seconds) for mine in own]
     low, high = bootstrap_median(speedups, seed)

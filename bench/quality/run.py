@@ -26,7 +26,7 @@ ANSWERS = 2  # changes with what an answer is, so that no run goes on with answe
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QualityOutcome:
     """One answer. right: None for open text. cut: it reached the most tokens allowed. agreement: the share that is equal to
     plain's answer before the first difference, of the longer of both."""
 
@@ -50,7 +50,7 @@ class Results:
     """DIR/quality.jsonl: settings first, then outcomes; a rerun with equal settings reads them back. Raises BenchError."""
 
     def __init__(self, directory: Path, settings: dict[str, Any], *, fresh: bool = False) -> None:
-        self.outcomes: dict[tuple[str, str], Outcome] = {}
+        self.outcomes: dict[tuple[str, str], QualityOutcome] = {}
         self.answers: dict[str, list[int]] = {}  # plain's
         self.path = directory / "quality.jsonl"
         try:
@@ -58,21 +58,21 @@ class Results:
         except LineLogError as error:
             raise BenchError(str(error)) from error
 
-    def add(self, outcome: Outcome, answer: list[int]) -> None:
+    def add(self, outcome: QualityOutcome, answer: list[int]) -> None:
         self._log.add(asdict(outcome) | ({"answer": answer} if outcome.mode == PLAIN else {}))
         self._take(outcome, answer)
 
     def close(self) -> None:
         self._log.close()
 
-    def _take(self, outcome: Outcome, answer: list[int]) -> None:
+    def _take(self, outcome: QualityOutcome, answer: list[int]) -> None:
         self.outcomes[outcome.problem, outcome.mode] = outcome
         if outcome.mode == PLAIN:
             self.answers[outcome.problem] = answer
 
     def _resume(self, entry: dict[str, Any]) -> None:
         answer = entry.pop("answer", [])
-        self._take(Outcome(**entry), answer)
+        self._take(QualityOutcome(**entry), answer)
 
 
 def run(
@@ -158,7 +158,7 @@ def _answers(
     plain: dict[str, list[int]],
     max_tokens: int,
     scored: bool,
-) -> list[tuple[Outcome, list[int]]]:
+) -> list[tuple[QualityOutcome, list[int]]]:
     """The problems' answers, decoded together. Each is given the share of the time that its tokens are of all tokens."""
     requests = [_request(prompt, mode, max_tokens, tenant=mode.name, stop=problem.stop) for problem, prompt in asked]
     started = time.perf_counter()
@@ -169,7 +169,7 @@ def _answers(
     for (problem, prompt), done in zip(asked, completions, strict=True):
         answer, stats = list(done.token_ids), done.finished.stats
         reference = None if mode.name == PLAIN else plain.get(problem.key)
-        outcome = Outcome(
+        outcome = QualityOutcome(
             problem=problem.key,
             task=problem.task,
             mode=mode.name,

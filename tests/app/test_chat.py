@@ -10,7 +10,7 @@ import pytest
 from rich.style import Style
 
 from app.chat.answers import EngineAnswer, ServerAnswer, Spread, pieces_of
-from app.chat.dialogue import AnswerSettings, Dialogue, Outcome, Piece, Quit
+from app.chat.dialogue import AnswerSettings, Dialogue, Piece, Quit, TurnEnd
 from app.chat.terminal import rendered
 from app.engine.engine import Engine, EngineConfig
 from app.engine.errors import EngineError
@@ -23,7 +23,7 @@ from tests.synthetic import SyntheticCodec, SyntheticEngine
 from tests.tiny import CHAT_TEMPLATE, loaded
 from tests.waiting import wait_until
 
-END = Outcome("stop", 10, 4, 5, 30, 20, "racer", {"target": 5, "retrieval": 5}, 1)
+END = TurnEnd("stop", 10, 4, 5, 30, 20, "racer", {"target": 5, "retrieval": 5}, 1)
 
 
 CONTEXT = 20_000
@@ -49,9 +49,9 @@ def served(engine: EngineInterface, **changes: Any) -> Iterator[str]:
         yield url
 
 
-def whole(items: Iterator[Piece | Outcome]) -> tuple[str, list[Piece], Outcome]:
+def whole(items: Iterator[Piece | TurnEnd]) -> tuple[str, list[Piece], TurnEnd]:
     *pieces, end = items
-    assert isinstance(end, Outcome)
+    assert isinstance(end, TurnEnd)
     found = [piece for piece in pieces if isinstance(piece, Piece)]
     assert len(found) == len(pieces)
     return "".join(piece.text for piece in found), found, end

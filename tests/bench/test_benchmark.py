@@ -10,13 +10,13 @@ import pytest
 
 from app.engine.engine import EngineConfig
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
-from bench.benchmark import Benchmark, Outcome, engine_config
+from bench.benchmark import Benchmark, BenchOutcome, engine_config
 from bench.engine_runner import EngineRunner
 from bench.modes import Mode
 from bench.plan import Plan
 from bench.questions import read_questions, spread
 from bench.result import Measurement, Result
-from bench.store import Store
+from bench.store import ResultStore
 from tests.bench.support import FLAT, plan, write_questions
 from tests.tiny import loaded, tiny_engine
 
@@ -39,11 +39,11 @@ class Calls:
         monkeypatch.setattr(Benchmark, "_measure", recorded)
 
 
-def run(wanted: Plan, directory: Path, config: EngineConfig = CONFIG) -> tuple[Outcome, list[Result]]:
+def run(wanted: Plan, directory: Path, config: EngineConfig = CONFIG) -> tuple[BenchOutcome, list[Result]]:
     """The outcome, and what was newly measured."""
     questions = read_questions(wanted.data)
-    outcome = Outcome(spread(questions, wanted.limit))
-    store = Store(directory, wanted.settings())
+    outcome = BenchOutcome(spread(questions, wanted.limit))
+    store = ResultStore(directory, wanted.settings())
     heard: list[Result] = []
     try:
         with Benchmark(wanted, loaded(), config=config) as benchmark:

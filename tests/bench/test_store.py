@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
-from bench.store import RESULTS, SETTINGS, Store
+from bench.store import RESULTS, SETTINGS, ResultStore
 from tests.bench.support import result
 
 SETTING: dict[str, Any] = {"target": "tiny", "seed": 0}
 
 
-def filled(directory: Path) -> Store:
-    store = Store(directory, SETTING)
+def filled(directory: Path) -> ResultStore:
+    store = ResultStore(directory, SETTING)
     store.add(result("a", "plain", range(5), 1.0))
     store.add(result("a", "pld", range(5), 0.5))
     store.close()
@@ -26,7 +26,7 @@ def filled(directory: Path) -> Store:
 
 def test_results_come_back_as_they_were(tmp_path: Path) -> None:
     before = filled(tmp_path / "out")
-    after = Store(tmp_path / "out", SETTING)
+    after = ResultStore(tmp_path / "out", SETTING)
     assert after.results == before.results
     assert after.resumed == 2
     after.close()
@@ -36,28 +36,28 @@ def test_a_line_cut_off_by_a_crash_is_dropped(tmp_path: Path) -> None:
     before = filled(tmp_path)
     with (tmp_path / RESULTS).open("a") as file:
         file.write('{"question": "b", "ca')
-    after = Store(tmp_path, SETTING)
+    after = ResultStore(tmp_path, SETTING)
     assert after.results == before.results
     after.add(result("b", "plain", range(3), 1.0))
     after.close()
-    assert len(Store(tmp_path, SETTING).results) == 3
+    assert len(ResultStore(tmp_path, SETTING).results) == 3
 
 
 def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
     filled(tmp_path)
     with pytest.raises(BenchError, match=r"seed \(there 0, now 1\)") as raised:
-        Store(tmp_path, {**SETTING, "seed": 1})
+        ResultStore(tmp_path, {**SETTING, "seed": 1})
     assert "target" not in str(raised.value)
     assert "--fresh" in str(raised.value)
     assert len((tmp_path / RESULTS).read_text().splitlines()) == 2
 
 
 def test_a_run_may_go_on_with_another_limit(tmp_path: Path) -> None:
-    store = Store(tmp_path, {**SETTING, "limit": 1})
+    store = ResultStore(tmp_path, {**SETTING, "limit": 1})
     store.add(result("a", "plain", range(5), 1.0))
     store.close()
     for limit in (3, None):
-        store = Store(tmp_path, {**SETTING, "limit": limit})
+        store = ResultStore(tmp_path, {**SETTING, "limit": limit})
         assert (store.resumed, json.loads((tmp_path / SETTINGS).read_text())["limit"]) == (1, limit)
         store.close()
 
@@ -65,7 +65,7 @@ def test_a_run_may_go_on_with_another_limit(tmp_path: Path) -> None:
 def test_fresh_drops_what_is_there(tmp_path: Path) -> None:
     filled(tmp_path)
     (tmp_path / "mine.txt").write_text("kept")
-    store = Store(tmp_path, {**SETTING, "seed": 1}, fresh=True)
+    store = ResultStore(tmp_path, {**SETTING, "seed": 1}, fresh=True)
     assert store.results == {}
     store.close()
     assert (tmp_path / "mine.txt").read_text() == "kept"
@@ -76,33 +76,33 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> Non
     filled(tmp_path)
     (tmp_path / name).write_text(content)
     with pytest.raises(BenchError, match=name):
-        Store(tmp_path, SETTING)
+        ResultStore(tmp_path, SETTING)
 
 
 def test_results_without_settings_are_refused(tmp_path: Path) -> None:
     filled(tmp_path)
     (tmp_path / SETTINGS).unlink()
     with pytest.raises(BenchError, match="without their settings"):
-        Store(tmp_path, SETTING)
+        ResultStore(tmp_path, SETTING)
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BenchError, match="cannot be used"):
-        Store(tmp_path / "file", SETTING)
+        ResultStore(tmp_path / "file", SETTING)
 
 
 def test_a_run_without_results_gives_way_to_another(tmp_path: Path) -> None:
-    Store(tmp_path, {**SETTING, "seed": 1}).close()
-    Store(tmp_path, SETTING).close()
+    ResultStore(tmp_path, {**SETTING, "seed": 1}).close()
+    ResultStore(tmp_path, SETTING).close()
     filled(tmp_path)
-    assert len(Store(tmp_path, SETTING).results) == 2
+    assert len(ResultStore(tmp_path, SETTING).results) == 2
 
 
 def test_each_result_is_on_the_disk_before_the_next_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
-    store = Store(tmp_path, SETTING)
+    store = ResultStore(tmp_path, SETTING)
     sizes.clear()
     for question in ("a", "b"):
         store.add(result(question, "plain", range(5), 1.0))

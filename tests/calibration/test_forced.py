@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.calibration.forced import ForcedReader, Reading, Text
+from app.calibration.forced import ComparedText, ForcedReader, Text
 from app.engine.forward.target import PackedTarget
 from tests.models import VOCABULARY, build
 
@@ -22,7 +22,7 @@ def expected(text: Text) -> tuple[int, list[tuple[int, int]]]:
     return len(compared), [(theirs[at - 1], ours[at - 1]) for at in compared if theirs[at - 1] != ours[at - 1]]
 
 
-def read(chunk: int, draft_seed: int = 1) -> list[Reading]:
+def read(chunk: int, draft_seed: int = 1) -> list[ComparedText]:
     target, draft = PackedTarget(build("llama", 0)), PackedTarget(build("llama", draft_seed))
     return list(ForcedReader(target, draft, shared=VOCABULARY, chunk=chunk).read(TEXTS))
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from app.calibration.forced import Reading
+from app.calibration.forced import ComparedText
 from app.calibration.journal import Journal
 from app.calibration.linelog import LineLogError
 from csd.divergence import Event
 
 SETTINGS = {"mode": "forced", "target": "t"}
-FIRST = Reading("a/1", 10, (Event(1, 2, -0.5), Event(1, 2, -1.5)))
-SECOND = Reading("a/2", 5, (Event(3, 4, -2.0),))
+FIRST = ComparedText("a/1", 10, (Event(1, 2, -0.5), Event(1, 2, -1.5)))
+SECOND = ComparedText("a/2", 5, (Event(3, 4, -2.0),))
 
 
 def filled(directory: Path, close: bool = True) -> Journal:
@@ -93,7 +93,7 @@ def test_each_reading_is_on_the_disk_before_the_next(tmp_path: Path, monkeypatch
     journal.close()
 
 
-THIRD = Reading("a/3", 4, (Event(1, 2, -0.25),))
+THIRD = ComparedText("a/3", 4, (Event(1, 2, -0.25),))
 
 
 def test_texts_that_come_later_are_a_batch_of_their_own(tmp_path: Path):

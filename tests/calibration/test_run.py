@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.calibration.journal import Journal
-from app.calibration.run import Mode, Progress, calibrate, summary
+from app.calibration.run import CalibrationProgress, Mode, calibrate, summary
 from app.calibration.texts import Item
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
@@ -26,7 +26,7 @@ def run(engine: Engine, directory: Path, mode: Mode, stop_after: int | None = No
     """Calibrate; with stop_after, be interrupted like by Ctrl-C after so many texts."""
     journal = Journal(directory, {"mode": mode})
 
-    def hear(progress: Progress) -> None:
+    def hear(progress: CalibrationProgress) -> None:
         assert progress.total == len(ITEMS) and progress.seconds_left >= 0
         if stop_after is not None and progress.done >= stop_after:
             raise KeyboardInterrupt

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from csd.gate import CsdRule, Rule, StaticRule
 from csd.memory import CorrectionMemory
-from csd.verify import ANY, Reading, Walk, walk_csd, walk_exact
+from csd.verify import ANY, RowLogits, Walk, walk_csd, walk_exact
 from racer.tree import DraftTree, Source
 
 VOCABULARY = 12
@@ -50,10 +50,10 @@ class Target:
         row = self.changed.get(node, self.rows[node])
         return max(row, key=row.__getitem__)
 
-    def read(self, node: int, ids: Sequence[int]) -> list[Reading]:
+    def read(self, node: int, ids: Sequence[int]) -> list[RowLogits]:
         self.asked.append((node, list(ids)))
         rows = [rows[node] for rows in (self.rows, self.changed) if node in rows]
-        return [Reading([row[token] for token in ids], max(row.values())) for row in rows]
+        return [RowLogits([row[token] for token in ids], max(row.values())) for row in rows]
 
     def walk(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.engine.cost.measure import ModelMemory, Probe, measure
-from app.engine.cost.neighbours import Reading
+from app.engine.cost.neighbours import CpuUsage
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import StepRecord
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
@@ -101,7 +101,7 @@ def test_the_curve_is_measured_kept_and_found_again(tmp_path: Path, monkeypatch:
 
 def test_a_curve_measured_beside_other_programs_is_used_and_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     model = loaded()
-    readings = iter((Reading(0.0, 100.0, 5.0), Reading(10.0, 112.0, 7.0)))  # 12 seconds of work in 10, 2 of them its own
+    readings = iter((CpuUsage(0.0, 100.0, 5.0), CpuUsage(10.0, 112.0, 7.0)))  # 12 seconds of work in 10, 2 of them its own
     memory = ModelMemory(tmp_path, model, read=lambda: next(readings))
     memory.spare = 0
     caplog.set_level("INFO", "app.engine.cost.measure")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.cost.neighbours import Reading, busiest, disturbance, read_processors, read_programs
+from app.engine.cost.neighbours import CpuUsage, busiest, disturbance, read_processors, read_programs
 
-BEFORE = Reading(50.0, 1000.0, 30.0)
+BEFORE = CpuUsage(50.0, 1000.0, 30.0)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ BEFORE = Reading(50.0, 1000.0, 30.0)
     ],
 )
 def test_what_others_took_from_the_measured_threads(seconds: float, busy: float, own: float, spare: int, cores: float) -> None:
-    after = Reading(BEFORE.clock + seconds, BEFORE.busy + busy, BEFORE.own + own)
+    after = CpuUsage(BEFORE.clock + seconds, BEFORE.busy + busy, BEFORE.own + own)
     assert disturbance(BEFORE, after, spare) == pytest.approx(cores)
 
 

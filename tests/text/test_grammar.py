@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.text.codec import TextCodec
 from app.text.errors import GrammarError
-from app.text.grammar import KEPT, Grammar, GrammarCompiler
+from app.text.grammar import KEPT, CompiledGrammar, GrammarCompiler
 from app.text.schema_errors import MAX_NESTING, MAX_SCHEMA
 from tests.structured import json_tokenizer
 from tests.text.samples import byte_level, tokenizer
@@ -34,7 +34,7 @@ CODECS = {"bytes": TextCodec(byte_level(), EOS), "characters": TextCodec(json_to
 ANY_CODEC = pytest.mark.parametrize("codec", list(CODECS.values()), ids=list(CODECS))
 
 
-def write(codec: TextCodec, grammar: Grammar, seed: int, limit: int = 400) -> tuple[list[int], str | None]:
+def write(codec: TextCodec, grammar: CompiledGrammar, seed: int, limit: int = 400) -> tuple[list[int], str | None]:
     """Tokens drawn at random from what is allowed; the text, or None where it did not end."""
     random, matcher, tokens = np.random.default_rng(seed), grammar.matcher(), list[int]()
     while len(tokens) < limit:

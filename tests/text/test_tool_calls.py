@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.text.codec import TextCodec
 from app.text.errors import ChatTemplateError, GrammarError
-from app.text.tool_calls import CallFormat, CallParser, ToolCall, call_format
+from app.text.tool_calls import CallFormat, CallParser, ParsedCall, call_format
 from app.text.tool_grammar import Tool, ToolSchemaError, call_grammar
 from tests.text.samples import byte_level
 
@@ -22,7 +22,7 @@ LISTED = CallFormat("listed", marks=(0, None), separator=" ", short_ids=True)
 NAMES = frozenset({"f", "g"})
 F = '{"name": "f", "arguments": {"x": 1}}'
 G = '{"name": "g", "parameters": {"y": "é"}}'
-CALL_F, CALL_G = ToolCall("f", '{"x": 1}'), ToolCall("g", '{"y": "é"}')
+CALL_F, CALL_G = ParsedCall("f", '{"x": 1}'), ParsedCall("g", '{"y": "é"}')
 
 
 def tag(body: str) -> str:
@@ -30,7 +30,7 @@ def tag(body: str) -> str:
 
 
 # (format, text, content, calls)
-CASES: list[tuple[CallFormat, str, str, list[ToolCall]]] = [
+CASES: list[tuple[CallFormat, str, str, list[ParsedCall]]] = [
     (TAGGED, tag(F), "", [CALL_F]),
     (TAGGED, f"\n\n{tag(F)}\n{tag(G)}\n", "", [CALL_F, CALL_G]),
     (TAGGED, f"I look it up. \n{tag(F)}", "I look it up.", [CALL_F]),
@@ -38,7 +38,7 @@ CASES: list[tuple[CallFormat, str, str, list[ToolCall]]] = [
     (TAGGED, f"<tool_call>[{F}, {G}]</tool_call>", "", [CALL_F, CALL_G]),
     (TAGGED, f"<tool_call>{F}", "", [CALL_F]),
     (TAGGED, tag('{"name": "f", "arguments": "{\\"x\\": 1}"}'), "", [CALL_F]),
-    (TAGGED, tag('{"name": "f"}'), "", [ToolCall("f", "{}")]),
+    (TAGGED, tag('{"name": "f"}'), "", [ParsedCall("f", "{}")]),
     (TAGGED, tag('{"name": "other", "arguments": {}}'), tag('{"name": "other", "arguments": {}}'), []),
     (TAGGED, tag('{"name": "f", "arguments": {"x": NaN}}'), tag('{"name": "f", "arguments": {"x": NaN}}'), []),
     (TAGGED, '<tool_call>\n{"name": "f", "argum', '<tool_call>\n{"name": "f", "argum', []),
@@ -68,7 +68,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 
 @pytest.mark.parametrize(("form", "text", "content", "calls"), CASES, ids=range(len(CASES)))
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=12))
-def test_calls_and_content(form: CallFormat, text: str, content: str, calls: list[ToolCall], cuts: list[int]) -> None:
+def test_calls_and_content(form: CallFormat, text: str, content: str, calls: list[ParsedCall], cuts: list[int]) -> None:
     parser = CallParser(form, NAMES)
     shown = "".join(parser.push(piece) for piece in pieces(text, cuts))
     assert content.startswith(shown)  # never a part of a call

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from app.engine.cost.files import keep, read_kept
-from app.engine.cost.neighbours import Reading, disturbance, read_processors
+from app.engine.cost.neighbours import CpuUsage, disturbance, read_processors
 from app.engine.cost.plain import PlainCost
 from app.engine.cost.steps import StepCosts
 from app.engine.forward.target import Rows, SessionCache, Target
@@ -49,7 +49,7 @@ class ModelMemory:
         loaded: LoadedModel,
         *,
         drafts: bool = False,
-        read: Callable[[], Reading | None] = read_processors,
+        read: Callable[[], CpuUsage | None] = read_processors,
     ) -> None:
         """drafts: whether it serves as a draft model, for which fewer sizes are measured. read: how busy the machine is."""
         device = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else processor()

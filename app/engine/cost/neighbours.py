@@ -15,7 +15,7 @@ NOTICED = 0.05  # cores
 _WORK = (0, 1, 2, 5, 6, 7)  # user, nice, system, interrupts, soft interrupts, and what other virtual machines took
 
 
-class Reading(NamedTuple):
+class CpuUsage(NamedTuple):
     """Seconds so far: by the clock, of work on the processors that this process may use, and of work of its own."""
 
     clock: float
@@ -23,18 +23,18 @@ class Reading(NamedTuple):
     own: float
 
 
-def read_processors(stat: Path = Path("/proc/stat")) -> Reading | None:
+def read_processors(stat: Path = Path("/proc/stat")) -> CpuUsage | None:
     """None where the system does not tell."""
     try:
         names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         rows = [words[1:] for words in map(str.split, stat.read_text().splitlines()) if words and words[0] in names]
         ticks = sum(int(row[column]) for row in rows for column in _WORK)
-        return Reading(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), time.process_time())
+        return CpuUsage(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), time.process_time())
     except (OSError, ValueError, IndexError, AttributeError):
         return None
 
 
-def disturbance(before: Reading | None, after: Reading | None, spare: int) -> float:
+def disturbance(before: CpuUsage | None, after: CpuUsage | None, spare: int) -> float:
     """Cores that other programs used between two readings, where that was too many; else 0.
 
     spare: processors that this process may use and needs none of.

@@ -15,7 +15,7 @@ from app.engine.generation import Generation
 from app.engine.models.device import empty_cache
 from app.engine.scheduler.health import Failures, failure_of, is_unexpected, release_frames
 from app.engine.scheduler.heap import HeapTrim
-from app.engine.scheduler.reporter import Reporter
+from app.engine.scheduler.reporter import SafeObserver
 from app.engine.scheduler.wait import WaitEstimate
 from app.engine.session import Session
 from app.engine.slots import Slots
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Pool:
     """Both lists change under `wake`, and by the worker thread alone, but for what `submit` appends to the queue."""
 
-    def __init__(self, slots: Slots, failures: Failures, reporter: Reporter, *, max_running: int, max_queued: int) -> None:
+    def __init__(self, slots: Slots, failures: Failures, reporter: SafeObserver, *, max_running: int, max_queued: int) -> None:
         self.slots = slots
         self.failures = failures
         self.reporter = reporter

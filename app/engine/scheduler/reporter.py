@@ -10,7 +10,7 @@ from app.engine.events import EndReason, EngineObserver, StepRecord
 logger = logging.getLogger(__name__)
 
 
-class Reporter:
+class SafeObserver:
     """An EngineObserver that passes on to another, which may be exchanged at any time."""
 
     def __init__(self, observer: EngineObserver | None) -> None:

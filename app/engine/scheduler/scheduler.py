@@ -15,7 +15,7 @@ from app.engine.generation import Generation
 from app.engine.prefix.cache import PrefixCache
 from app.engine.scheduler.health import Failures
 from app.engine.scheduler.pool import Pool
-from app.engine.scheduler.reporter import Reporter
+from app.engine.scheduler.reporter import SafeObserver
 from app.engine.scheduler.rounds import Rounds
 from app.engine.slots import Slots
 from racer.drafter import Drafter, DrafterState
@@ -59,7 +59,7 @@ class Scheduler:
         self.pool = Pool(
             self.slots,
             Failures(max_failures, decoder.probe),
-            Reporter(observer),
+            SafeObserver(observer),
             max_running=max_running,
             max_queued=max_queued,
         )

@@ -12,12 +12,12 @@ from app.engine.forward.target import PackedTarget
 from bench.errors import BenchError
 from bench.quality.modes import MODES, parse
 from bench.quality.report import as_markdown, build, samples_to_tell, wilson
-from bench.quality.run import Outcome, Results, _agreement
+from bench.quality.run import QualityOutcome, Results, _agreement
 from bench.quality.score import mean_log_probability
 from tests.models import VOCABULARY
 from tests.models import build as build_model
 
-PLAIN = Outcome("p/1", "p", "plain", True, 100, 10.0, 99, 0, 0, 0, 0, False, None, -0.5)
+PLAIN = QualityOutcome("p/1", "p", "plain", True, 100, 10.0, 99, 0, 0, 0, 0, False, None, -0.5)
 FAST = replace(PLAIN, mode="csd", seconds=4.0, steps=40, accepted=59, drafted=240, rescues=5, agreement=0.4)
 
 

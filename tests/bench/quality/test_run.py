@@ -11,14 +11,14 @@ from app.engine.correction import CsdConfig
 from app.engine.request import GenerationRequest, SamplingParams, StopParams
 from bench.errors import BenchError
 from bench.quality.modes import parse
-from bench.quality.run import Outcome, Results, run
+from bench.quality.run import QualityOutcome, Results, run
 from bench.quality.tasks import Problem
 from tests.engine.drafting import pair, similar
 
 PROBLEMS = [Problem(f"p/{number}", "p", "open", text) for number, text in enumerate(("abc abc abc", "hello hello"))]
 
 
-def outcomes(directory: Path, modes: str, table: list[tuple[int, int, float]]) -> dict[tuple[str, str], Outcome]:
+def outcomes(directory: Path, modes: str, table: list[tuple[int, int, float]]) -> dict[tuple[str, str], QualityOutcome]:
     with pair(similar(0.1), csd=CsdConfig(allowed=True, lambda_=1, tau=1e-9)) as engine:
         results = Results(directory, {})
         run(engine, PROBLEMS, parse(modes, draft=True), results, 60, table)

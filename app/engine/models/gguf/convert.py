@@ -23,7 +23,7 @@ from app.engine.models.cache import alone_in, cache_error, discard, publish, scr
 from app.engine.models.device import dtype_name, free_memory
 from app.engine.models.gguf.reading import read_once
 from app.engine.models.gguf.rope import RopeScaling, apply_scaling, read_scaling
-from app.engine.models.gguf.tokenizer import Vocabulary, read_tokenizer
+from app.engine.models.gguf.tokenizer import GgufVocabulary, read_tokenizer
 from app.engine.models.manifest import damage, write_manifest
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _CPU = torch.device("cpu")
 @dataclass(frozen=True, slots=True)
 class _Facts:
     elements: int  # numbers in all tensors
-    vocabulary: Vocabulary
+    vocabulary: GgufVocabulary
     end_ids: frozenset[int]  # end of text, of turn, of message
     rope: RopeScaling
 
@@ -136,7 +136,7 @@ def _facts_of(reader: gguf.GGUFReader) -> _Facts:
     ends = (content(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
     return _Facts(
         elements=sum(int(tensor.n_elements) for tensor in reader.tensors),
-        vocabulary=Vocabulary(
+        vocabulary=GgufVocabulary(
             model=content("tokenizer.ggml.model"),
             pre_tokenizer=content("tokenizer.ggml.pre"),
             tokens=content("tokenizer.ggml.tokens"),

@@ -20,7 +20,7 @@ _NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class GgufVocabulary:
     """What the file says about its tokens."""
 
     model: str  # gpt2 is byte-level BPE, llama SentencePiece
@@ -29,7 +29,7 @@ class Vocabulary:
     types: list[int]  # by id
 
 
-def read_tokenizer(path: Path, vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
+def read_tokenizer(path: Path, vocabulary: GgufVocabulary) -> PreTrainedTokenizerFast:
     """A tokenizer that gives the ids the model was trained on. Raises whatever a damaged file provokes."""
     made = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     backend = _repaired(made.backend_tokenizer, vocabulary)
@@ -39,7 +39,7 @@ def read_tokenizer(path: Path, vocabulary: Vocabulary) -> PreTrainedTokenizerFas
     return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=made.chat_template, **names)
 
 
-def _repaired(backend: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
+def _repaired(backend: Tokenizer, vocabulary: GgufVocabulary) -> Tokenizer:
     state = json.loads(backend.to_str())
     # Classes add their usual special tokens where the file has none of that name: ids the model has no row for.
     state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < len(vocabulary.tokens)]
@@ -55,7 +55,7 @@ def _repaired(backend: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
     return repaired
 
 
-def _restore_user_defined(state: dict[str, Any], vocabulary: Vocabulary) -> None:
+def _restore_user_defined(state: dict[str, Any], vocabulary: GgufVocabulary) -> None:
     """Tokens with characters outside the byte alphabet were respelled in it, and so are no longer found in a text."""
     vocab: dict[str, int] = state["model"]["vocab"]
     by_id = {token_id: token for token, token_id in vocab.items()}
