@@ -1,5 +1,5 @@
 """Writes what other files repeat of the code: docs/openapi.json, the tables of settings.md and api.md, the pictures, the
-settings that docker-compose.yml passes on, and the alerts for the Prometheus operator.
+drawing of the packages, the settings that docker-compose.yml passes on, and the alerts for the Prometheus operator.
 
 python -m tools.reference (or make reference); a test compares the files with what this makes.
 """
@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from app.main import create_app
 from app.settings import ENV_PREFIX, Settings, flag
+from tools.package_drawing import drawing
 from tools.pictures import pictures
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +37,8 @@ def generated() -> dict[Path, str]:
         ROOT / "docker-compose.yml": compose(),
         ROOT / "deploy/kubernetes/prometheusrule.yaml": prometheus_rule(),
     }
-    return files | {DOCS / "images" / name: text for name, text in pictures().items()}
+    images = pictures() | {"packages.svg": drawing()}
+    return files | {DOCS / "images" / name: text for name, text in images.items()}
 
 
 def openapi() -> dict[str, Any]:

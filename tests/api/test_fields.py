@@ -1,4 +1,4 @@
-"""Unsupported, ignored and unknown fields, and the speculative object: scenarios J5 and J6."""
+"""Unsupported, ignored and unknown fields, and the speculative object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prompt and a message may be: scenarios J3 and J4."""
+"""What a prompt and a message may be."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 
 
 def test_two_hundred_schemas_four_at_a_time(json_client: TestClient) -> None:
-    """Scenario C8: valid and fitting JSON whenever the answer ended by itself, the same as without speculation."""
+    """Valid and fitting JSON whenever the answer ended by itself, the same as without speculation."""
     schemas = [numbered_schema(number) for number in range(200)]
 
     def answer(number: int) -> tuple[str, str, int]:

@@ -1,4 +1,4 @@
-"""Nulls, types and ranges: scenarios J1 and J2. After every refusal the next request works."""
+"""Nulls, types and ranges. After every refusal the next request works."""
 
 from __future__ import annotations
 

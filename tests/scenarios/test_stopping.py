@@ -39,7 +39,7 @@ def test_increments_are_in_sqlite_after_sigterm(model: Path, tmp_path: Path) -> 
     assert stored(url, fingerprint) == recorded
 
 
-def test_l1_absent_at_start_then_there_then_flushed_at_sigterm(model: Path, redis: RedisServer, tmp_path: Path) -> None:
+def test_redis_absent_at_start_then_there_then_flushed_at_sigterm(model: Path, redis: RedisServer, tmp_path: Path) -> None:
     with service_process(model, tmp_path / "serve", allow_csd="1", store=redis.url) as service:
         assert service.ask(PROMPTS[0]) == service.plain(PROMPTS[0])
         assert service.store()["state"] == "degraded" and service.metric("store_degraded") == 1

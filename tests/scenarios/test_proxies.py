@@ -14,7 +14,7 @@ from tests.synthetic import SyntheticEngine
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_b9_a_stream_is_neither_compressed_nor_held_back(path: str) -> None:
+def test_a_stream_is_neither_compressed_nor_held_back(path: str) -> None:
     engine = SyntheticEngine(manual=True)
     body = {"messages": HELLO} if path == CHAT else {"prompt": "a"}
     offered = {"Accept-Encoding": "gzip, deflate, br"}
@@ -34,7 +34,7 @@ def test_b9_a_stream_is_neither_compressed_nor_held_back(path: str) -> None:
         assert events((first + b"".join(content)).decode())[-1] == "[DONE]"
 
 
-def test_b9_openai_reads_over_keep_alives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_reads_over_keep_alives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Service, "keep_alive_after", 0.01)
     engine = SyntheticEngine(manual=True)
     with served(engine) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as api:

@@ -85,7 +85,7 @@ def learn(service: ServiceProcess, oracle: dict[str, str]) -> None:
     assert service.metric("ocm_recorded_total") > before
 
 
-def test_l1_killed_under_five_streams(
+def test_redis_killed_under_five_streams(
     service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger
 ) -> None:
     learn(service, oracle)
@@ -116,7 +116,7 @@ def test_l1_killed_under_five_streams(
     assert service.metric("store_degraded") == 0
 
 
-def test_l1_hanging(service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger) -> None:
+def test_redis_hanging(service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger) -> None:
     learn(service, oracle)
     redis.pause()
     try:
@@ -129,7 +129,7 @@ def test_l1_hanging(service: ServiceProcess, redis: RedisServer, oracle: dict[st
     wait_until(ledger.balanced, timeout=60.0)
 
 
-def test_l1_idle_connections_are_closed(
+def test_idle_redis_connections_are_closed(
     service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger
 ) -> None:
     errors = service.metric("store_errors_total")
@@ -141,7 +141,7 @@ def test_l1_idle_connections_are_closed(
     assert service.metric("store_errors_total") == errors
 
 
-def test_l2_full(service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger) -> None:
+def test_redis_full(service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger) -> None:
     errors = service.metric("store_errors_total")
     redis.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     redis.command("CONFIG", "SET", "maxmemory", "100kb")  # less than an empty server needs
@@ -156,7 +156,7 @@ def test_l2_full(service: ServiceProcess, redis: RedisServer, oracle: dict[str, 
     wait_until(ledger.balanced, timeout=60.0)
 
 
-def test_l2_ten_thousand_pairs_are_bounded_and_every_key_expires(
+def test_ten_thousand_pairs_are_bounded_and_every_key_expires(
     model: Path, redis: RedisServer, service: ServiceProcess, keys: tuple[str, str, str], tmp_path: Path
 ) -> None:
     """Under volatile-lru the server may drop the table: then it starts anew, and nothing fails."""
@@ -184,7 +184,7 @@ def test_l2_ten_thousand_pairs_are_bounded_and_every_key_expires(
     nudge(service)
 
 
-def test_l1_flushed(service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger) -> None:
+def test_redis_flushed(service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger) -> None:
     learn(service, oracle)
     wait_until(ledger.balanced)
     redis.command("FLUSHALL")
@@ -196,7 +196,7 @@ def test_l1_flushed(service: ServiceProcess, redis: RedisServer, oracle: dict[st
     assert service.table()
 
 
-def test_l1_something_else_at_the_key_and_an_older_schema_beside_it(
+def test_redis_with_something_else_at_the_key_and_an_older_schema_beside_it(
     service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger, keys: tuple[str, str, str]
 ) -> None:
     old = keys[0].replace(":1:", ":0:")
@@ -217,7 +217,7 @@ def test_l1_something_else_at_the_key_and_an_older_schema_beside_it(
     assert redis.command("HGET", old, "1:2") == b"$2\r\n99\r\n"
 
 
-def test_l1_restarted_with_other_options_and_another_address_family(
+def test_redis_restarted_with_other_options_and_another_address_family(
     service: ServiceProcess, redis: RedisServer, oracle: dict[str, str], ledger: Ledger
 ) -> None:
     """As in an upgrade in place: the process is another one, with other settings, and has the files of the first."""

@@ -19,7 +19,7 @@ JSON_TYPE = "Content-Type: application/json\r\n"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_f5_fifteen_of_twenty_are_turned_away_at_once(stream: bool) -> None:
+def test_fifteen_of_twenty_are_turned_away_at_once(stream: bool) -> None:
     engine = SyntheticEngine(manual=True, max_running=1, max_queued=4)
     replies: list[httpx.Response] = []
     with served(engine) as url:
@@ -56,7 +56,7 @@ class Spoilt(SyntheticEngine):
         super()._observe(what, *arguments)
 
 
-def test_h1_metrics_that_fail_take_nobody_down(caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_that_fail_take_nobody_down(caplog: pytest.LogCaptureFixture) -> None:
     engine = Spoilt(max_running=8, max_queued=64)
     body = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 60, "ignore_eos": True}).encode()
     previous: dict[str, float] = {}

@@ -91,7 +91,7 @@ def running(**settings: Any) -> Iterator[Served]:
 
 @STREAMS
 @pytest.mark.parametrize("passes", [0, 3, CHUNKS, CHUNKS + 4], ids=["before", "prefill", "first-token", "decode"])
-def test_b8_a_client_that_leaves_frees_everything_within_a_step(passes: int, stream: bool) -> None:
+def test_a_client_that_leaves_frees_everything_within_a_step(passes: int, stream: bool) -> None:
     with running() as server:
         turnstile = server.turnstile
         turnstile.allow(passes)
@@ -110,7 +110,7 @@ def test_b8_a_client_that_leaves_frees_everything_within_a_step(passes: int, str
 
 
 @STREAMS
-def test_b8_a_client_that_leaves_while_it_is_queued(stream: bool) -> None:
+def test_a_client_that_leaves_while_it_is_queued(stream: bool) -> None:
     with running() as server:
         with server.connect(LONG):
             wait_until(lambda: server.turnstile.at_gate == 1)
@@ -127,7 +127,7 @@ def test_b8_a_client_that_leaves_while_it_is_queued(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("body", [{**SHORT, "n": 0}, {**SHORT, "prompt": "a" * 300}, {**SHORT, "max_tokens": 100_000}])
-def test_b7_what_is_known_before_the_stream_is_no_stream(body: dict[str, Any]) -> None:
+def test_what_is_known_before_the_stream_is_no_stream(body: dict[str, Any]) -> None:
     with running() as server:
         reply = server.client.post(COMPLETIONS, json={**body, "stream": True})
         check_error(reply, 400)
@@ -135,7 +135,7 @@ def test_b7_what_is_known_before_the_stream_is_no_stream(body: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 10], ids=["prefill", "second", "decode"])
-def test_b7_a_forward_that_raises_ends_its_own_stream_with_an_error(fail_at: int) -> None:
+def test_a_forward_that_raises_ends_its_own_stream_with_an_error(fail_at: int) -> None:
     with running() as server:
         server.turnstile.fail_at = fail_at
         with server.connect({**LONG, "prompt": "ab" * 4, "stream": True}) as raw:
@@ -155,7 +155,7 @@ def test_b7_a_forward_that_raises_ends_its_own_stream_with_an_error(fail_at: int
         server.check_next()
 
 
-def test_f2_a_stuck_worker_turns_health_red_and_green_again() -> None:
+def test_a_stuck_worker_turns_health_red_and_green_again() -> None:
     with running(server={"stuck_after": 0.2}) as server:
         assert server.client.get("/health").status_code == 200
         with server.connect({**SHORT, "stream": True}) as raw:
@@ -170,7 +170,7 @@ def test_f2_a_stuck_worker_turns_health_red_and_green_again() -> None:
         server.check_next()
 
 
-def test_f2_fifty_streams_dropped_at_any_moment_wedge_nothing() -> None:
+def test_fifty_streams_dropped_at_any_moment_wedge_nothing() -> None:
     chance = random.Random(7)
     with running(max_running=4, max_queued=64) as server:
         server.turnstile.allow()

@@ -20,7 +20,7 @@ JSON_TYPE = "Content-Type: application/json\r\n"
 OFF_THE_LOOP = "AnyIO worker thread"
 
 
-def test_f4_health_and_streams_go_on_while_five_megabytes_come_and_are_refused() -> None:
+def test_health_and_streams_go_on_while_five_megabytes_come_and_are_refused() -> None:
     engine = SyntheticEngine(manual=True)
     with (
         served(engine) as url,
@@ -70,7 +70,7 @@ def codec() -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_f4_text_is_made_into_tokens_away_from_the_loop(codec: Watched, stream: bool) -> None:
+def test_text_is_made_into_tokens_away_from_the_loop(codec: Watched, stream: bool) -> None:
     engine = SyntheticEngine(codec=codec)
     with client_of(lambda: engine) as client:
         for path, request in ((CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "Hello"})):
@@ -78,7 +78,7 @@ def test_f4_text_is_made_into_tokens_away_from_the_loop(codec: Watched, stream: 
             assert client.post("/tokenize", json=request).status_code == 200
 
 
-def test_f4_large_bodies_are_parsed_and_large_replies_written_away_from_the_loop(
+def test_large_bodies_are_parsed_and_large_replies_written_away_from_the_loop(
     codec: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where: dict[str, set[str]] = {"parse": set(), "dump": set()}
@@ -104,7 +104,7 @@ def test_f4_large_bodies_are_parsed_and_large_replies_written_away_from_the_loop
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
-def test_f4_json_that_is_expensive_to_read_is_refused(opening: str) -> None:
+def test_json_that_is_expensive_to_read_is_refused(opening: str) -> None:
     engine = SyntheticEngine()
     with client_of(lambda: engine) as client:
         for content in (f'{{"prompt": {opening * 200_000}', json.dumps({"prompt": "a", "stop": [[]] * 300_000})):

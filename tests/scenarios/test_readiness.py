@@ -15,7 +15,7 @@ from tests.tiny import loaded
 from tests.waiting import wait_until
 
 
-def test_m1_red_until_a_token_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_is_red_until_a_token_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made, prove = threading.Event(), Engine._prove
 
     def prove_later(engine: Engine) -> None:
@@ -40,7 +40,7 @@ def test_m1_red_until_a_token_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("setting", ["target", "draft"])
-def test_m1_a_model_that_is_not_there_ends_the_process(model: Path, tmp_path: Path, setting: str) -> None:
+def test_a_model_that_is_not_there_ends_the_process(model: Path, tmp_path: Path, setting: str) -> None:
     service = ServiceProcess(model, tmp_path, **{setting: str(tmp_path / "nowhere")})
     assert service.wait() == 1
     assert service.log.splitlines()[-1].startswith("racer-csd: error: ") and "nowhere" in service.log.splitlines()[-1]
