@@ -9,6 +9,7 @@ from tools.packages import Drawing, arrange, read
 
 HEIGHT, ROW, GAP, MARGIN, PADDING = 28, 62, 18, 30, 14  # pixels
 BEND = 20  # width that an arrow takes in a row which it passes
+SWEEPS = 50  # over all rows, until no box moves
 CAPTION = (
     "An arrow leads from the importer to the imported; one that other arrows imply is left out.",
     "Dashed border: also imports files of app.engine itself.",
@@ -41,11 +42,12 @@ class _Canvas:
         self.frame_of = {members[0]: members for members in plan.frames}
         self.rows = [list(row) for row in plan.rows]
         self.paths = [self._path(*arrow) for arrow in sorted(plan.arrows)]
-        self.neighbours: dict[str, list[str]] = {name: [] for row in self.rows for name in row}
+        self.above: dict[str, list[str]] = {name: [] for row in self.rows for name in row}
+        self.below: dict[str, list[str]] = {name: [] for row in self.rows for name in row}
         for path in self.paths:
             for upper, lower in pairwise(path):
-                self.neighbours[upper].append(lower)
-                self.neighbours[lower].append(upper)
+                self.below[upper].append(lower)
+                self.above[lower].append(upper)
         self.x: dict[str, float] = {}  # centres
         self._place()
 
@@ -66,20 +68,20 @@ class _Canvas:
         for row in self.rows:
             for place, name in enumerate(row):
                 self.x[name] = 120.0 * (place - len(row) / 2)
-        for _ in range(30):
-            for row in (*self.rows, *reversed(self.rows)):
-                wanted = {name: self._wanted(name) for name in row}
-                row.sort(key=lambda name: (wanted[name], name))
-                self._spread(row, wanted)
+        for _ in range(SWEEPS):
+            for row in reversed(self.rows):
+                self._settle(row, self.below)
+            for row in self.rows:
+                self._settle(row, self.above)
         shift = MARGIN + PADDING - min(self.x[name] - _width(name) / 2 for name in self.x)
         self.x = {name: x + shift for name, x in self.x.items()}
 
-    def _wanted(self, name: str) -> float:
-        near = self.neighbours[name]
-        return sum(self.x[other] for other in near) / len(near) if near else self.x[name]
-
-    def _spread(self, row: Sequence[str], wanted: dict[str, float]) -> None:
-        """As near to where they want to be as they can stand side by side."""
+    def _settle(self, row: list[str], near: dict[str, list[str]]) -> None:
+        """Each at the mean of its neighbours in the rows above or below, as near as it can be beside the others of its row."""
+        wanted = {
+            name: sum(self.x[other] for other in near[name]) / len(near[name]) if near[name] else self.x[name] for name in row
+        }
+        row.sort(key=lambda name: (wanted[name], name))
         steps = [(_width(a) + _width(b)) / 2 + GAP for a, b in pairwise(row)]
         right = [wanted[name] for name in row]
         left = list(right)
@@ -155,4 +157,4 @@ class _Canvas:
 
 
 def _width(name: str) -> int:
-    return BEND if ":" in name else 24 + 7 * len(name)
+    return BEND if ":" in name else 26 + round(7.5 * len(name))
