@@ -1,18 +1,18 @@
 # syntax=docker/dockerfile:1
-# One image for processors (VARIANT=cpu) or for NVIDIA GPUs (VARIANT=cuda). docs/deployment.md says how to build and run it.
+# One image for CPUs (VARIANT=cpu) or for NVIDIA GPUs (VARIANT=cuda). docs/deployment.md says how to build and run it.
 ARG PYTHON_VERSION=3.12
 
 FROM python:${PYTHON_VERSION}-slim AS build
 ARG VARIANT=cpu
-# An index with the torch build you want; without one, pip's own. Its default for amd64 is the CUDA build, which runs on
-# processors too, but takes some 4 GB more.
+# A package index with the torch build you want; by default pip's own. Its build for amd64 is the CUDA build, which runs on
+# CPUs too, but takes some 4 GB more.
 ARG TORCH_INDEX=
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 RUN python -m venv /opt/racer-csd
 ENV PATH=/opt/racer-csd/bin:$PATH
 WORKDIR /src
 
-# The dependencies change seldom: a layer of their own. The lock serves as constraints, as it pins the tools of tests too.
+# Dependencies change seldom, so they get their own layer. The lock file serves as constraints, because it also pins test tools.
 COPY pyproject.toml requirements.lock ./
 RUN if [ -n "$TORCH_INDEX" ]; then \
       pip install --no-deps --index-url "$TORCH_INDEX" --constraint requirements.lock torch; \
@@ -33,7 +33,7 @@ COPY csd csd
 COPY racer racer
 RUN pip install --no-deps .
 
-# Kernels for any processor of this architecture: as fast as for one alone, and never compiled again where it differs.
+# Kernels for any processor of this architecture: as fast as kernels for one model, and never compiled again on another.
 ENV NUMBA_CPU_NAME=generic
 COPY docker/compile_kernels.py docker/
 RUN NUMBA_CACHE_DIR=/opt/racer-csd/kernels python docker/compile_kernels.py
@@ -59,11 +59,11 @@ ENV PATH=/opt/racer-csd/bin:$PATH \
     PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /var/cache/racer-csd
-# Models, converted weights, measured costs and the correction memory; all else is read-only.
+# Models, converted weights, measured costs and the correction memory; everything else is read-only.
 VOLUME ["/var/cache/racer-csd"]
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-# The first start fetches and converts the model: until start-period is over, a failure does not count.
+# The first start fetches and converts the model: failures do not count until start-period is over.
 HEALTHCHECK --interval=5s --timeout=5s --start-period=10m --retries=3 \
   CMD ["python", "/opt/racer-csd/bin/healthcheck.py"]
 ENTRYPOINT ["/opt/racer-csd/bin/entrypoint.sh"]

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 TEST_PROCESSES ?= auto
-# Tests run side by side, so one thread each; those of a file stay together, for they share what is dear to make.
+# Tests run side by side, so one thread each; those of a file stay together, because they share expensive fixtures.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 .PHONY: help serve test quick soak check format docs reference lock clean
@@ -12,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCES
 help:
 	@echo "make serve   install, fetch the default model, serve on 127.0.0.1:8000"
 	@echo "make test    install what the tests need, then run all tests"
-	@echo "make quick   the tests of an inner loop: no process is started, no browser, no real model"
+	@echo "make quick   only fast tests: no processes, no browser, no real model"
 	@echo "make soak    ten minutes of mixed traffic and store faults on a real server; SOAK_SECONDS changes the time"
 	@echo "make check   format, lint, types, import rules, then all tests"
 	@echo "make format  rewrite the code in the project's format"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Finds a place for temporary files, lays the kernels that came with the image there, since numba reads none where it cannot
-# write, and becomes `racer-csd`: the server is process 1 and gets the signals.
+# Finds a directory for temporary files, copies the image's compiled kernels there (numba reads none from a directory it cannot
+# write to), and becomes `racer-csd`: the server is process 1 and gets the signals.
 set -eu
 if [ ! -w "${TMPDIR:-/tmp}" ] && [ -w /dev/shm ]; then
   export TMPDIR=/dev/shm # every engine gives a container this much, read-only or not

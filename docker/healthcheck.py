@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Ask over loopback, which no proxy setting of the environment reaches."""
+    """Ask over loopback, past any proxy that the environment sets."""
     connection = http.client.HTTPConnection("127.0.0.1", int(os.environ.get("RACER_PORT") or 8000), timeout=4.0)
     try:
         connection.request("GET", "/ready", headers=authorization())
@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def authorization() -> dict[str, str]:
-    """The first key, for a server whose RACER_OPEN_ROUTES leave /ready out."""
+    """The first key, for a server whose RACER_OPEN_ROUTES do not include /ready."""
     keys = os.environ.get("RACER_API_KEYS", "").split(",")
     if path := os.environ.get("RACER_API_KEYS_FILE"):
         with contextlib.suppress(OSError, UnicodeDecodeError):

@@ -30,7 +30,7 @@ class SyntheticHandle:
 
 
 class SyntheticEngine:
-    """Behaves as told.
+    """Behaves as its arguments say.
 
     acceptance: chance that one more draft token is kept. answer_tokens: EOS comes after the word that reaches it.
     manual: each round waits for allow(). fail_at_step: that round (from 1) raises. step_seconds: pace of a round.
@@ -89,7 +89,7 @@ class SyntheticEngine:
     # -- for tests -------------------------------------------------------------------------------------------------------
 
     def allow(self, rounds: int = 1_000_000) -> None:
-        """Let a manual engine run so many more rounds."""
+        """Let a manual engine run this many more rounds."""
         with self._condition:
             self._permits += rounds
             self._condition.notify_all()

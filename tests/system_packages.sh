@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages named as arguments that tests need and this machine lacks. No service of theirs is started.
+# Installs those of the named Debian packages that this machine lacks, without starting their services.
 set -eu
 
 missing=""
@@ -23,7 +23,7 @@ if [ "$(id -u)" -ne 0 ]; then
   fi
 fi
 
-# Debian starts what it installs unless this file says no; one that is there already is the machine owner's affair.
+# Debian starts the services it installs unless this file forbids it; an existing file belongs to the machine's owner.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
   printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null

@@ -1,5 +1,5 @@
-"""Writes what other files repeat of the code: docs/openapi.json, the tables of settings.md and api.md, the pictures, the
-drawing of the packages, the settings that docker-compose.yml passes on, and the alerts for the Prometheus operator.
+"""Writes the parts of other files that repeat the code: docs/openapi.json, the tables of settings.md and api.md, the pictures,
+the drawing of the packages, the settings in docker-compose.yml, and the alerts for the Prometheus operator.
 
 python -m tools.reference (or make reference); a test compares the files with what this makes.
 """

@@ -65,7 +65,7 @@ def mean(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """legend: Grafana's template, such as {{source}}. instant: only the last value is asked for."""
+    """legend: Grafana's template, such as {{source}}. instant: query only the last value."""
 
     expr: str
     legend: str = ""

@@ -115,7 +115,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
-    """A server with the project's own configuration and rules, but another target and a quicker pulse."""
+    """A server with the project's own configuration and rules, but with another target and shorter intervals."""
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(PROMETHEUS / pattern) for pattern in config["rule_files"]]

@@ -1,4 +1,4 @@
-"""What is made once for all: the image, the files as data, and a model small enough to be read in a moment."""
+"""Fixtures that are made once: the image, the files as data, and a model that loads in a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the Dockerfile, so that tests do what the file says and not what they remember."""
+"""Reads the Dockerfile, so that tests follow the file and hold no copy of it."""
 
 from __future__ import annotations
 

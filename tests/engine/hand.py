@@ -1,4 +1,4 @@
-"""An engine whose worker thread has ended, so that a test makes the rounds."""
+"""An engine whose worker thread has ended, so that a test runs its rounds itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The product as a process of its own: `racer-csd serve` with a tiny model, and what tests ask of it."""
+"""The service as a separate process: `racer-csd serve` with a tiny model, and what tests ask of it."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ class Ledger:
     """Counts of all clients together; they share one event loop, so nothing is locked."""
 
     kinds: Counter[str] = field(default_factory=Counter)  # requests by kind of traffic
-    answers: int = 0  # generations that came to their end before the client's eyes
+    answers: int = 0  # generations whose end the client saw
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dropped: int = 0  # generations whose client left: they may have ended in any way
     dropped_tokens: int = 0  # that those may have emitted at most
     refused: int = 0  # 429
-    texts: dict[str, str] = field(default_factory=dict)  # what each request with one right answer was answered first
-    compared: int = 0  # answers that had to be, and were, equal to that
+    texts: dict[str, str] = field(default_factory=dict)  # the first answer to each request that has one right answer
+    compared: int = 0  # answers compared with that and found equal
     problems: list[str] = field(default_factory=list)
     problem_count: int = 0
 

@@ -1,4 +1,4 @@
-"""The server under soak: `racer-csd serve` as a process of its own, with a tiny float32 model and a Redis of its own."""
+"""The server under soak: `racer-csd serve` as a separate process, with a tiny float32 model and its own Redis."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Bounds:
 
 
 LONG = Bounds(growth=0.05, health_p99=0.1, health_max=1.0)
-# seconds after its start a process still takes memory for the first of everything, and a test may share its cores
+# in its first seconds a process still takes memory for everything it does for the first time, and a test may share its cores
 SHORT = Bounds(growth=0.15, health_p99=1.0, health_max=5.0)
 
 
@@ -114,7 +114,7 @@ async def _right_answers(traffic: Traffic) -> None:
 
 
 async def _mixed(traffic: Traffic, faults: StoreFaults, seconds: float) -> None:
-    """Clients come one after another, so many at once, until the time is over."""
+    """Clients come one after another, a fixed number at once, until the time is over."""
     deadline = time.monotonic() + seconds
 
     async def clients() -> None:
@@ -138,7 +138,7 @@ async def _rest(http: httpx.AsyncClient, ledger: Ledger) -> Page:
 
 
 async def _look_until(look: Callable[[], Awaitable[Seen]], good: Callable[[Seen], bool]) -> Seen:
-    """What was seen when it was good, or when patience was over."""
+    """The last value seen: once it is good, or when the time to wait is over."""
     deadline = time.monotonic() + PATIENCE
     while True:
         seen = await look()

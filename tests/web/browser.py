@@ -1,4 +1,4 @@
-"""A headless Chromium that reaches nothing but this machine."""
+"""A headless Chromium that can reach only this machine."""
 
 from __future__ import annotations
 

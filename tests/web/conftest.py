@@ -1,4 +1,4 @@
-"""One browser for all tests; for each a server and a page of its own."""
+"""One browser for all tests; each test has its own server and page."""
 
 from __future__ import annotations
 

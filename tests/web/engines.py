@@ -15,7 +15,7 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 
 
 def chatting(draft: LoadedModel | None = None, csd: CsdConfig | None = None) -> Engine:
-    """An engine on a random model with a chat template; the answer ends with its budget alone."""
+    """An engine on a random model with a chat template; the answer ends only at its token limit."""
     model = replace(loaded(eos=frozenset()), codec=TextCodec(tokenizer(), frozenset(), TEMPLATE))
     config = EngineConfig(
         max_nodes=24, prior_rows=0, cost_curve=FLAT, draft_curve=CHEAP if draft else (), csd=csd or CsdConfig()
