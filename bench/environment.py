@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from app.engine.interface import ModelInfo
-from app.engine.models.device import usable_cpus
-from app.engine.models.machine import processor
+from app.engine.models.machine import processor, usable_cpus
 from bench import host
 
 PACKAGES = ("racer-csd", "torch", "transformers", "tokenizers", "numpy", "numba")

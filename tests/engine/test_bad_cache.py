@@ -22,11 +22,10 @@ from app.engine.cost.measure import VERSION, ModelMemory, Probe
 from app.engine.cost.prior import PriorRows
 from app.engine.errors import ModelLoadError
 from app.engine.forward.target import PackedTarget
-from app.engine.models import loading
-from app.engine.models.cache import alone_in
+from app.engine.models import loading, source
+from app.engine.models.cache import MANIFEST, alone_in
 from app.engine.models.gguf import convert as gguf_convert
 from app.engine.models.loading import load_model
-from app.engine.models.manifest import NAME
 from racer.budget import CostCurve
 from tests.engine.gguf_files import write_gguf
 from tests.engine.test_loading import tiny
@@ -213,9 +212,9 @@ CONVERSIONS: dict[str, Callable[[Path], Any]] = {
     "no tokenizer": _in("tokenizer.json", Path.unlink),
     "tokenizer cut short": _in("tokenizer.json", _cut),
     "no generation config": _in("generation_config.json", Path.unlink),
-    "no manifest": _in(NAME, Path.unlink),
-    "manifest a list": _in(NAME, _content(b"[]")),
-    "manifest of noise": _in(NAME, _content(bytes(range(256)))),
+    "no manifest": _in(MANIFEST, Path.unlink),
+    "manifest a list": _in(MANIFEST, _content(b"[]")),
+    "manifest of noise": _in(MANIFEST, _content(bytes(range(256)))),
     "an empty directory": _emptied,
     "a file": _file,
 }
@@ -243,7 +242,7 @@ def test_damage_that_shows_only_while_loading(
     directory = next((cache / "converted").iterdir())
     size = (directory / "model.safetensors").stat().st_size
     (directory / "model.safetensors").write_bytes(b"\xff" * size)
-    monkeypatch.setattr(loading, "find_converted", lambda *_: directory)
+    monkeypatch.setattr(source, "find_converted", lambda *_: directory)
     monkeypatch.setattr(gguf_convert, "damage", lambda path: None)
     load_model(str(made / "made.gguf"), dtype="float32", device="cpu", cache_dir=cache)
     told(caplog, directory)

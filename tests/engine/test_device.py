@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from app.engine.errors import ModelLoadError
-from app.engine.models.device import choose_device, choose_dtype, choose_threads, cpu_quota, free_memory, kv_budget, usable_cpus
+from app.engine.models.device import choose_device, choose_dtype, choose_threads, free_memory, kv_budget
+from app.engine.models.machine import cpu_quota, usable_cpus
 
 
 def test_auto_settings() -> None:

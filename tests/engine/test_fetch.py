@@ -21,9 +21,8 @@ import pytest
 from app.engine.errors import ModelLoadError
 from app.engine.models import cache as model_cache
 from app.engine.models import fetch
-from app.engine.models.cache import cache_directory
+from app.engine.models.cache import cache_directory, sha256_of
 from app.engine.models.fetch import KNOWN_MODELS, PackagedModel, fetch_default
-from app.engine.models.manifest import sha256_of
 
 CONTENT = b"GGUF" + b"weights" * 1000
 

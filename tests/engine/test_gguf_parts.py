@@ -8,8 +8,8 @@ import gguf
 import pytest
 
 from app.engine.errors import ModelLoadError
-from app.engine.models.gguf.parts import part_of
 from app.engine.models.loading import load_tokenizer
+from app.engine.models.source import part_of
 
 
 def write(path: Path, *, parts: int = 0) -> None:

@@ -17,7 +17,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from app.engine.errors import ModelLoadError
-from app.engine.models import hub, loading
+from app.engine.models import loading
 from app.engine.models.gguf import convert as gguf_convert
 from app.engine.models.loading import LoadedModel, load_model
 from tests.engine.gguf_files import write_gguf
@@ -268,7 +268,7 @@ def test_hub_errors_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def refuse(*_: Any, **__: Any) -> str:
         raise LocalEntryNotFoundError("secret detail")
 
-    monkeypatch.setattr(hub, "snapshot_download", refuse)
+    monkeypatch.setattr("app.engine.models.hub.snapshot_download", refuse)
     with pytest.raises(ModelLoadError, match="hub cannot be reached"):
         load("someone/model", tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -277,7 +277,7 @@ def test_hub_errors_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_hub_id_is_loaded_from_its_snapshot(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: str(saved))
+    monkeypatch.setattr("app.engine.models.hub.snapshot_download", lambda *_, **__: str(saved))
     assert load("someone/model", tmp_path).name == "someone/model"
 
 

@@ -19,9 +19,8 @@ from app.engine.cost.neighbours import CpuUsage, disturbance, read_processors
 from app.engine.cost.plain import PlainCost
 from app.engine.cost.steps import StepCosts
 from app.engine.forward.target import Rows, SessionCache, Target
-from app.engine.models.device import allowed_cpus
 from app.engine.models.loading import LoadedModel
-from app.engine.models.machine import processor
+from app.engine.models.machine import allowed_cpus, processor
 from app.engine.sampling.logits import successors
 from racer.budget import CostCurve
 from racer.tree import DraftTree

@@ -1,8 +1,10 @@
-"""The directory where models are kept between starts, and how files come into it whole or not at all."""
+"""The directory where models are kept between starts. Files appear in it complete or not at all; damage to them is noticed."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import logging
 import os
 import secrets
@@ -23,8 +25,12 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-_unfinished: set[Path] = set()  # scratch directories of this process
+MANIFEST = "manifest.json"
+_HASHED_UP_TO = 1 << 26  # bytes; of larger files, the weights, only the size is checked: hashing them would slow each start
+_BLOCK = 1 << 20  # bytes read at once
 _ABANDONED_AFTER = 6 * 3600.0  # seconds: scratch older than this belongs to a process that died
+
+_unfinished: set[Path] = set()  # scratch directories of this process
 
 
 def cache_directory(cache_dir: Path | str | None = None) -> Path:
@@ -124,6 +130,44 @@ def alone_in(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)  # which unlocks it
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file, as hex digits. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_manifest(directory: Path) -> None:
+    """List what lies in a directory now. Raises OSError."""
+    files = {path.name: _facts(path) for path in sorted(directory.iterdir())}
+    (directory / MANIFEST).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
+
+
+def damage(directory: Path) -> str | None:
+    """What is wrong with a directory that has a manifest; None: nothing. Raises ModelLoadError where it may not be read."""
+    if not directory.is_dir():
+        return "it is no directory"
+    try:
+        listed = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]
+        for name, facts in listed.items():
+            if _facts(directory / name) != facts:
+                return f"{name} is not as it was written"
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        return f"{Path(str(error.filename)).name} is missing"
+    except OSError as error:
+        raise cache_error(directory, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return f"{MANIFEST} cannot be read"
+    return None
+
+
+def _facts(path: Path) -> list[int | str | None]:
+    size = path.stat().st_size
+    return [size, sha256_of(path) if size <= _HASHED_UP_TO else None]
 
 
 def _lock(descriptor: int, directory: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
-import psutil
 import torch
 
 from app.engine.errors import ModelLoadError
 from app.engine.models.dtypes import full_name
+from app.engine.models.machine import ROOT, host_memory, usable_cpus
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-_ROOT = Path("/")
 
 
 def choose_device(device: str = "auto") -> torch.device:
@@ -76,42 +74,11 @@ def choose_threads(requested: int | None = None) -> int:
     return threads
 
 
-def usable_cpus(root: Path = _ROOT) -> int:
-    """CPUs of this process by affinity and by the quota of its control groups; at least 1."""
-    allowed, quota = allowed_cpus(), cpu_quota(root)
-    return max(1, min(allowed, math.floor(quota) if quota is not None else allowed))
-
-
-def allowed_cpus() -> int:
-    """CPUs of this process by affinity."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def cpu_quota(root: Path = _ROOT) -> float | None:
-    """CPUs' worth of time per second, by the tightest control group above this process (versions 1 and 2); None: no limit."""
-    quotas = []
-    for folder in _control_groups(root, "cpu"):
-        words = _read(folder / "cpu.max").split()
-        if len(words) == 2 and words[0].isdigit():
-            quotas.append(int(words[0]) / int(words[1]))
-        limit, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-        if limit.isdigit() and period.isdigit() and int(period):
-            quotas.append(int(limit) / int(period))
-    return min(quotas, default=None)
-
-
-def free_memory(device: torch.device, root: Path = _ROOT) -> int:
-    """Bytes a model can still take on the device: of the machine, and of the container where that is less."""
+def free_memory(device: torch.device, root: Path = ROOT) -> int:
+    """Bytes that are free on the device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    free = int(psutil.virtual_memory().available)
-    for folder in _control_groups(root, "memory"):
-        for limit_name, usage_name in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            limit, usage = _read(folder / limit_name), _read(folder / usage_name)
-            if limit.isdigit() and usage.isdigit():
-                # Cached file pages count as usage, but the kernel gives them back before it runs out.
-                free = min(free, int(limit) - int(usage) + _cached_file_bytes(folder))
-    return max(0, free)
+    return host_memory(root)
 
 
 def empty_cache(device: torch.device) -> None:
@@ -122,35 +89,9 @@ def empty_cache(device: torch.device) -> None:
         torch.mps.empty_cache()
 
 
-def kv_budget(bytes_per_token: int, device: torch.device, fraction: float, root: Path = _ROOT) -> int:
+def kv_budget(bytes_per_token: int, device: torch.device, fraction: float, root: Path = ROOT) -> int:
     """Tokens whose KV fits in this fraction of the memory that is free now, the container's where that is less."""
     return int(free_memory(device, root) * fraction) // max(1, bytes_per_token)
-
-
-def _cached_file_bytes(folder: Path) -> int:
-    fields = dict(line.split(maxsplit=1) for line in _read(folder / "memory.stat").splitlines() if " " in line)
-    return int(fields.get("total_inactive_file") or fields.get("inactive_file") or 0)
-
-
-def _control_groups(root: Path, controller: str) -> list[Path]:
-    """Folders of the control groups this process is in, with all their parents: each may set a limit."""
-    folders: list[Path] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        base = root / "sys/fs/cgroup" / (controller if controllers else "")
-        # Inside a container the path may be the host's: then only the base, the container's own group, exists.
-        parts = Path(path.lstrip("/")).parts
-        folders += [base.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
-    return folders
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _threads_from_environment() -> int | None:

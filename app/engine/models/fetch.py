@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.engine.errors import ModelLoadError
-from app.engine.models.cache import alone_in, cache_directory, cache_error, discard, publish, scratch_directory
-from app.engine.models.manifest import sha256_of
+from app.engine.models.cache import alone_in, cache_directory, cache_error, discard, publish, scratch_directory, sha256_of
 
 logger = logging.getLogger(__name__)
 

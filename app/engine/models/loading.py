@@ -15,14 +15,11 @@ from transformers.utils import logging as transformers_logging
 
 from app.engine.errors import ModelLoadError
 from app.engine.models.cache import alone_in, cache_directory, discard
-from app.engine.models.chat_template import check_template, read_template
-from app.engine.models.checkpoint import Checkpoint, listed, read_checkpoint, unreadable
+from app.engine.models.checkpoint import Checkpoint, read_checkpoint, unreadable
 from app.engine.models.device import choose_device, choose_dtype, dtype_name, free_memory
-from app.engine.models.fetch import KNOWN_MODELS, fetch_default
-from app.engine.models.gguf.convert import convert_gguf, file_identity, find_converted
-from app.engine.models.gguf.parts import refusal
-from app.engine.models.hub import fetch_from_hub
+from app.engine.models.source import ModelDirectory, locate
 from app.text.codec import TextCodec
+from app.text.errors import ChatTemplateError
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_
 
 
 class _NoMemory(ModelLoadError):
-    """The files are sound, but too large."""
+    """The files are undamaged, but the model is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +44,6 @@ class LoadedModel:
     max_context: int  # tokens
     device: torch.device
     dtype: torch.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    directory: Path
-    name: str
-    converted: bool = False  # by this program, from GGUF
 
 
 def load_model(
@@ -76,43 +66,43 @@ def load_model(
     started = time.monotonic()
     place = choose_device(device)
     number_format = choose_dtype(dtype, place)
-    template = read_template(Path(chat_template)) if chat_template is not None else None
-    cache = cache_directory(cache_dir)
-    found = _locate(source, number_format, cache, revision)
+    template_file = None if chat_template is None else Path(chat_template)
+    template = None if template_file is None else _read_template(template_file)
     transformers_logging.disable_progress_bar()  # weights of a local directory come in a second or two
+    name, config, tokenizer, model = _read(source, revision, number_format, place, cache_directory(cache_dir))
+    eos_ids = _eos_ids(tokenizer.eos_token_id, config, getattr(model, "generation_config", None))
+    codec = TextCodec(tokenizer, eos_ids, template, parse_special_tokens=parse_special_tokens)
+    _check_template(codec, name, template_file)
+    took = time.monotonic() - started
+    logger.info("Loaded %s (%s, %s on %s) in %.1f s", name, config.model_type, dtype_name(number_format), place, took)
+    return LoadedModel(model, codec, name, model.config, eos_ids, _max_context(config, tokenizer), place, number_format)
+
+
+def _read(
+    source: str, revision: str | None, dtype: torch.dtype, device: torch.device, cache: Path
+) -> tuple[str, Any, Any, Any]:
+    """Name, configuration, tokenizer and model. A conversion of a GGUF file that turns out to be damaged is made again."""
+    found = locate(source, dtype, cache, revision)
     try:
-        config, tokenizer, model = _read(found, number_format, place)
+        return found.name, *_read_directory(found, dtype, device)
     except _NoMemory:
         raise
     except ModelLoadError as error:
         if not found.converted:
             raise
-        logger.warning("%s is damaged: converting again. %s", found.directory, error)
-        with alone_in(found.directory.parent):
-            discard(found.directory)
-        found = _locate(source, number_format, cache, revision)
-        config, tokenizer, model = _read(found, number_format, place)
-    name = found.name
-    eos_ids = _eos_ids(tokenizer.eos_token_id, config, getattr(model, "generation_config", None))
-    codec = TextCodec(tokenizer, eos_ids, template, parse_special_tokens=parse_special_tokens)
-    check_template(codec, name, Path(chat_template) if chat_template is not None else None)
-    logger.info(
-        "Loaded %s (%s, %s on %s) in %.1f s",
-        name,
-        config.model_type,
-        dtype_name(number_format),
-        place,
-        time.monotonic() - started,
-    )
-    return LoadedModel(model, codec, name, model.config, eos_ids, _max_context(config, tokenizer), place, number_format)
+        logger.warning("%s is damaged: converting again. %s", found.path, error)
+    with alone_in(found.path.parent):
+        discard(found.path)
+    found = locate(source, dtype, cache, revision)
+    return found.name, *_read_directory(found, dtype, device)
 
 
-def _read(found: _Found, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any, Any]:
+def _read_directory(found: ModelDirectory, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any, Any]:
     """Configuration, tokenizer and model."""
-    checkpoint = read_checkpoint(found.directory)
-    config = _load_config(found.directory, checkpoint)
+    checkpoint = read_checkpoint(found.path)
+    config = _load_config(found.path, checkpoint)
     tokenizer = _load_tokenizer(found)
-    return config, tokenizer, _load_weights(found.directory, config, checkpoint, dtype, device)
+    return config, tokenizer, _load_weights(found.path, config, checkpoint, dtype, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,60 +116,15 @@ class ModelFiles:
 
 def find_model(source: str, *, dtype: str = "auto", cache_dir: Path | str | None = None) -> ModelFiles:
     """Files, configuration and tokenizer of anything load_model takes. Raises ModelLoadError."""
-    found = _locate(source, choose_dtype(dtype, choose_device()), cache_directory(cache_dir), None)
-    config = _load_config(found.directory, read_checkpoint(found.directory))
-    return ModelFiles(found.directory, config, _load_tokenizer(found))
+    found = locate(source, choose_dtype(dtype, choose_device()), cache_directory(cache_dir), None)
+    config = _load_config(found.path, read_checkpoint(found.path))
+    return ModelFiles(found.path, config, _load_tokenizer(found))
 
 
 def load_tokenizer(source: str, *, cache_dir: Path | str | None = None, revision: str | None = None) -> Any:
     """The tokenizer alone, of anything load_model takes. Raises ModelLoadError."""
     dtype = choose_dtype("auto", torch.device("cpu"))
-    return _load_tokenizer(_locate(source, dtype, cache_directory(cache_dir), revision))
-
-
-def _locate(source: str, dtype: torch.dtype, cache: Path, revision: str | None) -> _Found:
-    """The directory with safetensors for a source."""
-    if source in KNOWN_MODELS:
-        identity = KNOWN_MODELS[source].sha256
-        directory = find_converted(identity, dtype, cache)
-        return _Found(directory or convert_gguf(fetch_default(source, cache), identity, dtype, cache), source, converted=True)
-    if not source:
-        raise ModelLoadError("No model is named: give a known name, a directory, a .gguf file or a hub id.")
-    path = Path(source).expanduser()
-    try:
-        is_directory, is_file = path.is_dir(), path.is_file()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if is_directory:
-        files = [name for name in listed(path) if name.endswith(".gguf")]
-        if "config.json" in listed(path) or not files:
-            return _Found(path, path.resolve().name)
-        if parts := refusal(str(path), files):
-            raise ModelLoadError(parts)
-        if len(files) > 1:
-            raise ModelLoadError(f"{path} holds {len(files)} .gguf files: name the one to load.")
-        path, is_file = path / files[0], True
-    if is_file:
-        if path.suffix != ".gguf":
-            raise ModelLoadError(f"{path} is not a model: give a .gguf file or a model directory.")
-        if part := refusal(str(path), [path.name]):
-            raise ModelLoadError(part)
-        return _Found(_convert_file(path, dtype, cache), path.stem, converted=True)
-    if path.suffix == ".gguf" or path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
-        raise ModelLoadError(f"There is no file or directory {source!r}.")
-    return _Found(fetch_from_hub(source, revision), source)
-
-
-def _convert_file(path: Path, dtype: torch.dtype, cache: Path) -> Path:
-    try:
-        identity = file_identity(path)
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if magic != b"GGUF":
-        raise ModelLoadError(f"{path} is not a GGUF file: it does not begin with the letters GGUF.")
-    return convert_gguf(path, identity, dtype, cache)
+    return _load_tokenizer(locate(source, dtype, cache_directory(cache_dir), revision))
 
 
 def _load_config(directory: Path, checkpoint: Checkpoint) -> Any:
@@ -206,8 +151,8 @@ def _explain_config(directory: Path, config: dict[str, Any], error: Exception) -
     return f"The config.json of {directory} cannot be used: {_first_line(error)}"
 
 
-def _load_tokenizer(found: _Found) -> Any:
-    directory = found.directory
+def _load_tokenizer(found: ModelDirectory) -> Any:
+    directory = found.path
     # For some model types the automatic choice takes a class that rebuilds parts of the tokenizer. That mends mistaken hub
     # files, and would undo what the conversion has put right.
     kind = PreTrainedTokenizerFast if found.converted else AutoTokenizer
@@ -252,6 +197,31 @@ def _no_memory(directory: Path, device: torch.device, needed: int, free: int) ->
         f"No memory for {directory} on {device}: the weights need {needed} bytes and {free} are free. "
         "Use a smaller model or a shorter dtype."
     )
+
+
+def _read_template(path: Path) -> str:
+    try:
+        template = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"chat_template: {path} is not UTF-8 text.") from error
+    if not template.strip():
+        raise ModelLoadError(f"chat_template: {path} is empty.")
+    return template
+
+
+def _check_template(codec: TextCodec, name: str, file: Path | None) -> None:
+    """A configured template that fails stops the start; with the model's own one the other routes still work."""
+    if not codec.has_chat_template:
+        logger.warning("%s has no chat template: chat requests will be refused until a template file is given", name)
+        return
+    try:
+        codec.render_chat([{"role": "user", "content": "Hello"}])
+    except ChatTemplateError as error:
+        if file is not None:
+            raise ModelLoadError(f"chat_template: {file} cannot be used. {error}") from error
+        logger.warning("The chat template of %s fails on a plain message, chat requests may be refused: %s", name, error)
 
 
 def _eos_ids(tokenizer_eos: int | None, config: Any, generation_config: Any) -> frozenset[int]:

@@ -19,12 +19,11 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from app.engine.errors import ModelLoadError
-from app.engine.models.cache import alone_in, cache_error, discard, publish, scratch_directory
+from app.engine.models.cache import alone_in, cache_error, damage, discard, publish, scratch_directory, write_manifest
 from app.engine.models.device import dtype_name, free_memory
 from app.engine.models.gguf.reading import read_once
 from app.engine.models.gguf.rope import RopeScaling, apply_scaling, read_scaling
 from app.engine.models.gguf.tokenizer import GgufVocabulary, read_tokenizer
-from app.engine.models.manifest import damage, write_manifest
 
 logger = logging.getLogger(__name__)
 
