@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from app.engine.cost.measure import ModelMemory
+from app.engine.cost.measurements import Measurements
 from app.engine.engine import Engine, EngineConfig
 from app.engine.learning import Learning
 from app.engine.models.cache import cache_directory
@@ -54,14 +54,14 @@ class Benchmark:
         self._memory = PeakMemory(target.device)
         models = [target] if draft is None else [target, draft]
         attention = [loaded.model.config._attn_implementation for loaded in models]
-        self.memory = None if config else ModelMemory(cache_directory(), target)
+        self.measurements = None if config else Measurements(cache_directory(), target)
         drafted = draft if any(mode.drafted for mode in plan.modes) else None
         self.engine = Engine(
             target,
             config or engine_config(plan),
-            memory=self.memory,
+            measurements=self.measurements,
             draft=drafted,
-            draft_memory=None if config or drafted is None else ModelMemory(cache_directory(), drafted, drafts=True),
+            draft_measurements=None if config or drafted is None else Measurements(cache_directory(), drafted, drafts=True),
         )
         self._start = self.engine.instruments.learning
         self._learnt: dict[str, Learning] = {}  # what each mode taught the engine: by tenant, which is the mode's name

@@ -89,10 +89,10 @@ def measure(plan: Plan) -> GaugeCheck:
         prepare(benchmark.engine)
         prompts = [benchmark.prompt(question.turns[:1], []) for question in questions]
         room = benchmark.engine.info.max_context - plan.max_tokens
-        memory = benchmark.memory
-        watch = Watch(0 if memory is None else memory.spare)
+        files = benchmark.measurements
+        watch = Watch(0 if files is None else files.spare)
         found = check(benchmark, [prompt for prompt in prompts if len(prompt) <= room])
-        others = max(watch.disturbance(), 0.0 if memory is None else memory.disturbed)
+        others = max(watch.disturbance(), 0.0 if files is None else files.disturbed)
         return replace(found, others=others, programs=watch.busiest())
 
 

@@ -11,7 +11,8 @@ from app.engine import calls
 from app.engine.calls import Completion
 from app.engine.config import EngineConfig, check_drafter
 from app.engine.correction import Corrections
-from app.engine.cost.measure import ModelMemory, Probe, given_curve, step_costs
+from app.engine.cost.measure import Probe, given_curve, step_costs
+from app.engine.cost.measurements import Measurements
 from app.engine.cost.prior import PriorRows
 from app.engine.cost.steps import StepCosts
 from app.engine.decoder import Decoder
@@ -54,11 +55,11 @@ class Engine:
         *,
         name: str | None = None,
         observer: EngineObserver | None = None,
-        memory: ModelMemory | None = None,
+        measurements: Measurements | None = None,
         draft: LoadedModel | None = None,
-        draft_memory: ModelMemory | None = None,
+        draft_measurements: Measurements | None = None,
     ) -> None:
-        """memory, draft_memory: where the measured cost curves are kept from one start to the next.
+        """measurements, draft_measurements: where the measured cost curves are kept from one start to the next.
 
         draft: a small model of the target's vocabulary. Raises ModelLoadError if it does not fit.
         """
@@ -70,12 +71,12 @@ class Engine:
         self.protected_ids = frozenset(loaded.eos_ids) | frozenset(loaded.codec.tokenizer.all_special_ids)
         compile_now(config)  # before anything is measured
         # between two of its chunks, the prior keeps the row of its start token
-        runtime = build_runtime(loaded, draft, config, draft_memory, spare=int(_wants_prior(config)))
+        runtime = build_runtime(loaded, draft, config, draft_measurements, spare=int(_wants_prior(config)))
         self.fallback_reason = runtime.fallback_reason
         self.info = model_info(loaded, runtime, config, name)
         probe = Probe(runtime.target, runtime.vocab_size, min(config.racer.breadth, runtime.vocab_size), runtime.max_context)
-        costs = step_costs(probe, given_curve(config.cost_curve), memory) if runtime.target.trees else None
-        self._prior = None if costs is None else _prior_rows(loaded, config, probe, costs, memory)
+        costs = step_costs(probe, given_curve(config.cost_curve), measurements) if runtime.target.trees else None
+        self._prior = None if costs is None else _prior_rows(loaded, config, probe, costs, measurements)
         prior = () if self._prior is None else (self._prior.ids, self._prior.probs)
         self.corrections = Corrections(config.csd, table_fingerprint(loaded, draft)) if self.info.csd else None
         self._drafters = Drafters(config.racer, runtime.max_context, Shared(*prior), Shared(*prior), warm=config.warm_start)
@@ -146,9 +147,9 @@ class Engine:
                 config,
                 name=served_name,
                 observer=observer,
-                memory=ModelMemory(cache, loaded),
+                measurements=Measurements(cache, loaded),
                 draft=small,
-                draft_memory=None if small is None else ModelMemory(cache, small, drafts=True),
+                draft_measurements=None if small is None else Measurements(cache, small, drafts=True),
             )
 
     # -- what a program calls --------------------------------------------------------------------------------------------
@@ -280,10 +281,10 @@ def _wants_prior(config: EngineConfig) -> bool:
 
 
 def _prior_rows(
-    loaded: LoadedModel, config: EngineConfig, probe: Probe, costs: StepCosts, memory: ModelMemory | None
+    loaded: LoadedModel, config: EngineConfig, probe: Probe, costs: StepCosts, measurements: Measurements | None
 ) -> PriorRows | None:
     if not _wants_prior(config):
         return None
     start = loaded.codec.tokenizer.bos_token_id
     first = min(loaded.eos_ids, default=0) if start is None else start
-    return PriorRows(probe, first, config.prior_rows, costs.curve, None if memory is None else memory.prior_path)
+    return PriorRows(probe, first, config.prior_rows, costs.curve, None if measurements is None else measurements.prior_path)

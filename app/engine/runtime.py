@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from app.engine.config import EngineConfig
-from app.engine.cost.measure import ModelMemory, given_curve
+from app.engine.cost.measure import given_curve
+from app.engine.cost.measurements import Measurements
 from app.engine.draft.model import DraftModel, build_draft
 from app.engine.errors import ModelLoadError
 from app.engine.forward.selfcheck import build_target
@@ -39,7 +40,7 @@ class Runtime:
 
 
 def build_runtime(
-    loaded: LoadedModel, draft: LoadedModel | None, config: EngineConfig, draft_memory: ModelMemory | None, *, spare: int
+    loaded: LoadedModel, draft: LoadedModel | None, config: EngineConfig, draft_measurements: Measurements | None, *, spare: int
 ) -> Runtime:
     """spare: KV rows that are needed beside the sessions. Raises ModelLoadError where the models do not fit."""
     vocab_size = min(int(loaded.model.get_output_embeddings().weight.shape[0]), loaded.codec.vocab_size)
@@ -56,7 +57,7 @@ def build_runtime(
             prefill_chunk=chunk,
             check=config.self_check,
             fixed=given_curve(config.draft_curve),
-            memory=draft_memory,
+            measurements=draft_measurements,
         )
     token_bytes = target.bytes_per_token + (draft_model.bytes_per_token if draft_model else 0)
     kv_tokens = kv_budget(token_bytes, loaded.device, config.kv_memory_fraction) - spare

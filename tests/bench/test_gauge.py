@@ -141,8 +141,8 @@ def test_load_counts_from_the_calibration_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, while_calibrated: float, meanwhile: float
 ) -> None:
     def disturbed(benchmark: Benchmark, prompts: Any) -> GaugeCheck:
-        assert benchmark.memory is not None and len(prompts) == 1
-        benchmark.memory.disturbed = while_calibrated
+        assert benchmark.measurements is not None and len(prompts) == 1
+        benchmark.measurements.disturbed = while_calibrated
         return GaugeCheck(2.0, 1.0, 1.0, 1, 1, 1.0, 0.03, 1.0)
 
     monkeypatch.setattr("bench.gauge.check", disturbed)

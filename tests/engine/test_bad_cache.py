@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine.cost.measure import VERSION, ModelMemory, Probe
+from app.engine.cost.measure import Probe
+from app.engine.cost.measurements import VERSION, Measurements
 from app.engine.cost.prior import PriorRows
 from app.engine.errors import ModelLoadError
 from app.engine.forward.target import PackedTarget
@@ -89,21 +90,21 @@ CURVES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> ModelMemory:
-    return ModelMemory(tmp_path, loaded(), read=lambda: None)
+def measurements(tmp_path: Path) -> Measurements:
+    return Measurements(tmp_path, loaded(), read=lambda: None)
 
 
 @pytest.mark.parametrize("name", [*DAMAGE, *CURVES])
-def test_cost_curve(memory: ModelMemory, caplog: pytest.LogCaptureFixture, name: str) -> None:
-    memory.save(CURVE)
-    path = next(memory.prior_path.parent.iterdir())
+def test_cost_curve(measurements: Measurements, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    measurements.save(CURVE)
+    path = next(measurements.prior_path.parent.iterdir())
     {**DAMAGE, **CURVES}[name](path)
-    assert memory.load() is None
+    assert measurements.load() is None
     told(caplog, path)
-    assert memory.load() is None  # and what could not be used is gone
+    assert measurements.load() is None  # and what could not be used is gone
     assert not caplog.records
-    memory.save(CURVE)
-    kept = memory.load()
+    measurements.save(CURVE)
+    kept = measurements.load()
     assert kept is not None
     assert (kept.sizes.tolist(), kept.seconds.tolist()) == (CURVE.sizes.tolist(), CURVE.seconds.tolist())
     assert list(path.parent.iterdir()) == [path]

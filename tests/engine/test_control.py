@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.cost.measure import ModelMemory, Probe, measure
+from app.engine.cost.measure import Probe, measure
+from app.engine.cost.measurements import Measurements
 from app.engine.cost.neighbours import CpuUsage
 from app.engine.engine import Engine, EngineConfig
 from app.engine.events import StepRecord
@@ -84,30 +85,30 @@ def test_every_policy_keeps_the_answer(policy: str):
 
 def test_the_curve_is_measured_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = loaded()
-    memory = ModelMemory(tmp_path, model, read=lambda: None)
-    assert memory.load() is None
-    with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), memory=memory) as engine:
+    measurements = Measurements(tmp_path, model, read=lambda: None)
+    assert measurements.load() is None
+    with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), measurements=measurements) as engine:
         measured = engine.instruments.cost_curve
     assert measured is not None
     assert [n for n, _ in measured][:3] == [1, 2, 3]
     assert all(seconds > 0 for _, seconds in measured)
     monkeypatch.setattr(Probe, "step", lambda *_: pytest.fail("measured again"))
-    kept = memory.load()
+    kept = measurements.load()
     assert kept is not None
-    assert measure(Probe(engine._decoder.target, 97, 8, 256), memory).sizes.tolist() == [n for n, _ in measured]
+    assert measure(Probe(engine._decoder.target, 97, 8, 256), measurements).sizes.tolist() == [n for n, _ in measured]
     next((tmp_path / "measured").glob("*.json")).write_text("{damaged")
-    assert memory.load() is None
+    assert measurements.load() is None
 
 
 def test_a_curve_measured_beside_other_programs_is_used_and_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     model = loaded()
     readings = iter((CpuUsage(0.0, 100.0, 5.0), CpuUsage(10.0, 112.0, 7.0)))  # 12 seconds of work in 10, 2 of them its own
-    memory = ModelMemory(tmp_path, model, read=lambda: next(readings))
-    memory.spare = 0
+    measurements = Measurements(tmp_path, model, read=lambda: next(readings))
+    measurements.spare = 0
     caplog.set_level("INFO", "app.engine.cost.measure")
-    with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), memory=memory) as engine:
+    with Engine(model, EngineConfig(max_nodes=8, prior_rows=0), measurements=measurements) as engine:
         assert engine.instruments.cost_curve is not None
-    assert memory.load() is None
+    assert measurements.load() is None
     assert [record.getMessage() for record in caplog.records if "next start measures again" in record.getMessage()] == [
         "other programs used 1.0 cores meanwhile: these costs are not kept, the next start measures again"
     ]
@@ -115,8 +116,8 @@ def test_a_curve_measured_beside_other_programs_is_used_and_not_kept(tmp_path: P
 
 def test_prior_rows_are_the_targets_successors_of_each_token_alone_and_are_kept(tmp_path: Path):
     model = loaded()
-    memory = ModelMemory(tmp_path, model)
-    with Engine(model, EngineConfig(max_nodes=8, prior_rows=50, cost_curve=FLAT), memory=memory) as engine:
+    measurements = Measurements(tmp_path, model)
+    with Engine(model, EngineConfig(max_nodes=8, prior_rows=50, cost_curve=FLAT), measurements=measurements) as engine:
         assert engine.instruments.settle(timeout=60)
         ids, probs = engine._drafters.shared.prior_ids.copy(), engine._drafters.shared.prior_probs.copy()
         assert ids.shape == (50, 8)
@@ -124,7 +125,7 @@ def test_prior_rows_are_the_targets_successors_of_each_token_alone_and_are_kept(
             logits = engine._decoder.target.native_logits([1, token])[-1]  # type: ignore[attr-defined]
             assert ids[token].tolist() == logits.topk(8).indices.tolist()
             assert probs[token, 0] == pytest.approx(float(logits.softmax(-1).max()), rel=1e-3)
-    with Engine(loaded(), EngineConfig(max_nodes=8, prior_rows=97, cost_curve=FLAT), memory=memory) as engine:
+    with Engine(loaded(), EngineConfig(max_nodes=8, prior_rows=97, cost_curve=FLAT), measurements=measurements) as engine:
         assert np.array_equal(engine._drafters.shared.prior_ids[:50], ids)
         assert engine.instruments.settle(timeout=60)
         plain = run(engine, drafter="none")

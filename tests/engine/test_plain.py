@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.cost.plain import PlainCost
+from app.engine.cost.steps import PlainCost
 from racer.budget import CostCurve
 
 CURVE = CostCurve((1, 8, 64), (0.03, 0.04, 0.1))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.cost.measure import ModelMemory
+from app.engine.cost.measurements import Measurements
 from app.engine.cost.prior import PriorRows
 from app.engine.engine import Engine, EngineConfig
 from tests.tiny import loaded, tiny_engine
@@ -25,31 +25,31 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
 
 
 def test_an_engine_that_is_closed_keeps_the_rows_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    memory = ModelMemory(tmp_path, loaded())
+    measurements = Measurements(tmp_path, loaded())
     with monkeypatch.context() as patch:
         small_chunks(patch, 40)
         patch.setattr("app.engine.cost.prior.SAVE_EVERY", 1e9)
-        with Engine(loaded(), CONFIG, memory=memory) as engine:
+        with Engine(loaded(), CONFIG, measurements=measurements) as engine:
             wait_until(lambda: engine.status().drafting.prior_rows >= 40)
-            assert not memory.prior_path.exists()
+            assert not measurements.prior_path.exists()
             kept = engine._drafters.shared.prior_ids[:40].copy()
-    with np.load(memory.prior_path) as found:
+    with np.load(measurements.prior_path) as found:
         assert np.array_equal(found["ids"], kept)
-    with Engine(loaded(), CONFIG, memory=memory) as engine:
+    with Engine(loaded(), CONFIG, measurements=measurements) as engine:
         assert engine.instruments.settle(60.0)
         assert np.array_equal(engine._drafters.shared.prior_ids[:40], kept)
-    with np.load(memory.prior_path) as found:
+    with np.load(measurements.prior_path) as found:
         assert len(found["ids"]) == 97
 
 
 def test_rows_are_kept_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    memory = ModelMemory(tmp_path, loaded())
+    measurements = Measurements(tmp_path, loaded())
     small_chunks(monkeypatch, 40)
     monkeypatch.setattr("app.engine.cost.prior.SAVE_EVERY", 0.0)
-    with Engine(loaded(), CONFIG, memory=memory) as engine:
+    with Engine(loaded(), CONFIG, measurements=measurements) as engine:
         wait_until(lambda: engine.status().drafting.prior_rows >= 40)
-        wait_until(memory.prior_path.exists)
-        with np.load(memory.prior_path) as found:  # while it runs: a process that is killed loses what came after
+        wait_until(measurements.prior_path.exists)
+        with np.load(measurements.prior_path) as found:  # while it runs: a process that is killed loses what came after
             assert len(found["ids"]) > 0
 
 

@@ -20,6 +20,7 @@ from app import collection
 from app.engine import engine, kernels
 from app.engine.config import EngineConfig
 from app.engine.cost import measure as cost
+from app.engine.cost.measurements import Measurements
 from app.engine.forward.selfcheck import disagreement
 from app.engine.forward.target import PackedTarget
 from app.engine.models.gguf.reading import read_once
@@ -195,8 +196,8 @@ def test_patience_ends_the_rounds_once_every_size_was_measured(monkeypatch: pyte
 def test_what_was_measured_is_kept_by_model_dtype_threads_and_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def path(seed: int = 0, dtype: torch.dtype = torch.float32, *, threads: int = 1, drafts: bool = False) -> Path:
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-        memory = cost.ModelMemory(tmp_path, dataclasses.replace(loaded(seed=seed), dtype=dtype), drafts=drafts)
-        return memory._path
+        measurements = Measurements(tmp_path, dataclasses.replace(loaded(seed=seed), dtype=dtype), drafts=drafts)
+        return measurements._path
 
     assert path() == path()
     others = {path(seed=1), path(dtype=torch.bfloat16), path(threads=2), path(drafts=True)}

@@ -11,6 +11,7 @@ import torch
 
 from app.engine.cost import measure as cost
 from app.engine.cost.measure import Probe
+from app.engine.cost.measurements import Measurements
 from app.engine.forward.target import PackedTarget, Rows
 from app.engine.models.loading import LoadedModel
 from racer.budget import CostCurve
@@ -115,18 +116,18 @@ def test_costs_are_kept_for_a_model_and_a_machine(tmp_path: Path, monkeypatch: p
     curve = CostCurve((1, 8), (0.02, 0.03))
 
     def found(other: LoadedModel | None = None, drafts: bool = False) -> bool:
-        return cost.ModelMemory(tmp_path, other or model, drafts=drafts).load() is not None
+        return Measurements(tmp_path, other or model, drafts=drafts).load() is not None
 
-    cost.ModelMemory(tmp_path, model).save(curve)
+    Measurements(tmp_path, model).save(curve)
     assert found() and found(loaded())
     assert not found(loaded(seed=1))
     assert not found(loaded("qwen2"))
     assert not found(replace(model, dtype=torch.bfloat16))
     assert not found(drafts=True)
     for name, value in (
-        ("app.engine.cost.measure.torch.get_num_threads", lambda: 77),
-        ("app.engine.cost.measure.torch.__version__", "0.1"),
-        ("app.engine.cost.measure.processor", lambda: "another"),
+        ("app.engine.cost.measurements.torch.get_num_threads", lambda: 77),
+        ("app.engine.cost.measurements.torch.__version__", "0.1"),
+        ("app.engine.cost.measurements.processor", lambda: "another"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(name, value)

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
-import torch
 
-from app.engine.cost.files import keep, read_kept
-from app.engine.cost.neighbours import CpuUsage, disturbance, read_processors
-from app.engine.cost.plain import PlainCost
-from app.engine.cost.steps import StepCosts
+from app.engine.cost.measurements import Measurements
+from app.engine.cost.neighbours import disturbance
+from app.engine.cost.steps import PlainCost, StepCosts
 from app.engine.forward.target import Rows, SessionCache, Target
-from app.engine.models.loading import LoadedModel
-from app.engine.models.machine import allowed_cpus, processor
 from app.engine.sampling.logits import successors
 from racer.budget import CostCurve
 from racer.tree import DraftTree
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2  # of the file; counted up when its content means something else
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
 CONTEXT = 256  # tokens of committed context while measuring
@@ -37,48 +29,6 @@ HALVINGS = 6  # of pieces of the curve that rise steeply, at most
 HALVING_ROUNDS = 2
 CLIFF = 0.1  # of a step's time: what a piece must rise beyond its neighbours to be halved
 PATIENCE = 10.0  # seconds after which the sizes that are measured must do
-
-
-class ModelMemory:
-    """Files that keep what was measured of one model on one machine."""
-
-    def __init__(
-        self,
-        cache: Path,
-        loaded: LoadedModel,
-        *,
-        drafts: bool = False,
-        read: Callable[[], CpuUsage | None] = read_processors,
-    ) -> None:
-        """drafts: whether it serves as a draft model, for which fewer sizes are measured. read: how busy the machine is."""
-        device = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else processor()
-        parameters = list(loaded.model.parameters())
-        content = hashlib.sha256(repr([tuple(parameter.shape) for parameter in parameters]).encode())
-        for parameter in parameters:
-            content.update(repr(parameter.detach().flatten()[:8].float().tolist()).encode())
-        model = f"{type(loaded.model).__name__}-{content.hexdigest()[:16]}-{str(loaded.dtype).removeprefix('torch.')}"
-        machine = hashlib.sha256(repr((device, torch.get_num_threads(), torch.__version__)).encode()).hexdigest()[:12]
-        self._path = cache / "measured" / f"{model}-{machine}{'-draft' if drafts else ''}.json"
-        self.read = read
-        threads = torch.get_num_threads() if loaded.device.type == "cpu" else 1  # one thread feeds an accelerator
-        self.disturbed = 0.0  # cores that other programs used while it was measured, where they were too many
-        self.spare = max(0, allowed_cpus() - threads)
-        self.prior_path = cache / "measured" / f"{model}.npz"
-
-    def load(self) -> CostCurve | None:
-        """The curve that was kept. Damage is told and means measuring again."""
-        return read_kept(self._path, _curve_of)
-
-    def save(self, curve: CostCurve) -> None:
-        content = json.dumps({"version": VERSION, "curve": curve.points})
-        keep(self._path, lambda stream: stream.write(content.encode()))
-
-
-def _curve_of(path: Path) -> CostCurve:
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    if kept.get("version") != VERSION:
-        raise ValueError("it is of another version")
-    return CostCurve([int(n) for n, _ in kept["curve"]], [float(seconds) for _, seconds in kept["curve"]])
 
 
 def given_curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
@@ -111,26 +61,26 @@ class Probe:
         return time.perf_counter() - began
 
 
-def measure(probe: Probe, memory: ModelMemory | None = None, sizes: Sequence[int] = SIZES) -> CostCurve:
-    """T(n) from the memory, or by running steps; kept in the memory unless other programs were in the way."""
-    if memory is None:
+def measure(probe: Probe, files: Measurements | None = None, sizes: Sequence[int] = SIZES) -> CostCurve:
+    """T(n) as kept by an earlier start, or from steps run now; then kept, unless other programs disturbed the measurement."""
+    if files is None:
         return _measured(probe, sizes)
-    kept = memory.load()
+    kept = files.load()
     if kept is not None:
         return kept
-    before = memory.read()
+    before = files.read()
     curve = _measured(probe, sizes)
-    memory.disturbed = taken = disturbance(before, memory.read(), memory.spare)
+    files.disturbed = taken = disturbance(before, files.read(), files.spare)
     if taken:
         logger.info("other programs used %.1f cores meanwhile: these costs are not kept, the next start measures again", taken)
     else:
-        memory.save(curve)
+        files.save(curve)
     return curve
 
 
-def step_costs(probe: Probe, fixed: CostCurve | None, memory: ModelMemory | None) -> StepCosts:
+def step_costs(probe: Probe, fixed: CostCurve | None, files: Measurements | None) -> StepCosts:
     """What steps of a target cost: as given, or measured and then corrected by every step."""
-    curve = (fixed or measure(probe, memory)).padded(probe.target.computed)
+    curve = (fixed or measure(probe, files)).padded(probe.target.computed)
     return StepCosts(curve, PlainCost(curve), refine=fixed is None)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from app.engine.cost.files import keep, read_kept
 from app.engine.cost.measure import Probe
+from app.engine.cost.measurements import keep, read_kept
 from app.engine.forward.kv import KVSlab
 from app.engine.forward.target import Rows
 from app.engine.sampling.logits import successors

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from app.engine.cost.measure import DRAFT_SIZES, ModelMemory, Probe, measure
+from app.engine.cost.measure import DRAFT_SIZES, Probe, measure
+from app.engine.cost.measurements import Measurements
 from app.engine.draft.control import DraftAcceptance, Record
 from app.engine.errors import ModelLoadError
 from app.engine.forward.kv import KVSlab
@@ -264,12 +265,12 @@ def build_draft(
     prefill_chunk: int,
     check: bool,
     fixed: CostCurve | None = None,
-    memory: ModelMemory | None = None,
+    measurements: Measurements | None = None,
 ) -> DraftModel:
     """The draft model of a target. packed: the target as it runs. max_context: of the engine.
 
-    fixed, memory: what its passes cost, or where a measurement is kept. Raises ModelLoadError where the vocabularies differ or
-    the draft model cannot be rolled back.
+    fixed, measurements: what its passes cost, or where a measurement is kept. Raises ModelLoadError where the vocabularies
+    differ or the draft model cannot be rolled back.
     """
     rows = [int(loaded.model.get_output_embeddings().weight.shape[0]) for loaded in (target, draft)]
     shared = share_vocabulary(target.codec, draft.codec, *rows)
@@ -283,7 +284,7 @@ def build_draft(
         runner = built
     if window < max_context:
         logger.warning("the draft model reads %d tokens; longer texts of the %d allowed get no draft", window, max_context)
-    curve = fixed or measure(Probe(runner, shared.size, 1, window), memory, DRAFT_SIZES).padded(runner.computed)
+    curve = fixed or measure(Probe(runner, shared.size, 1, window), measurements, DRAFT_SIZES).padded(runner.computed)
     return DraftModel(runner, shared, window, prefill_chunk, draft.name, curve, refine=fixed is None)
 
 
