@@ -21,11 +21,11 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from app import collection
-from app.api import docs_page, generation_routes, model_routes, ocm_routes, operation_routes, page
 from app.api.errors import install_error_handlers
-from app.api.gate import ROUTES, Gate
+from app.api.gate import Gate
 from app.api.hosts import is_loopback
 from app.api.openapi import describe
+from app.api.routes import OPENAPI_PATH, PATHS, ROUTERS
 from app.api.service import Service
 from app.connections import watched_protocol
 from app.engine.interface import EngineInterface
@@ -54,7 +54,7 @@ def create_app(
     on_failure gets what it raises, or EngineFailed when the engine is given up later, on a thread: whoever owns the process
     ends it there. Without one the failure is logged. /health is red from then on. `app.state.service` is the engine's holder.
     """
-    service = Service(settings, engine_factory, Metrics(ROUTES), on_failure or _log_failure)
+    service = Service(settings, engine_factory, Metrics(PATHS), on_failure or _log_failure)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -71,14 +71,15 @@ def create_app(
         description="OpenAI-compatible inference with speculative decoding",
         lifespan=lifespan,
         redirect_slashes=False,
-        docs_url=None,  # app.api.docs_page
+        openapi_url=OPENAPI_PATH,
+        docs_url=None,  # app.api.pages
         redoc_url=None,
     )
     app.state.service = service
     app.openapi = functools.partial(describe, app)  # type: ignore[method-assign]
     install_error_handlers(app)
-    for routes in (generation_routes, model_routes, operation_routes, ocm_routes, page, docs_page):
-        app.include_router(routes.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.add_middleware(Gate, service=service)
     if settings.cors_origins:  # outermost: a browser reads no reply without its headers, refusals included
         app.add_middleware(

@@ -1,4 +1,4 @@
-"""Work that ends when its client leaves: the server tells only those who listen."""
+"""Work that is cancelled when its client disconnects, which the server tells only those who listen for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+CLIENT_LEFT = 499  # nginx's status for a client that did not wait for the reply
 Result = TypeVar("Result")
 
 
 async def run_until_gone(receive: Receive, work: Coroutine[Any, Any, Result], on_end: Callable[[], None]) -> Result | None:
     """The result of work, or None when the client left first. on_end is called as soon as either happens.
 
-    The request's body must have been read. A client that breaks off while something is being sent counts as gone.
+    The request's body must have been read. A client that breaks off while something is sent has left too.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(receive))

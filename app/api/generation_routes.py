@@ -11,28 +11,28 @@ from starlette.responses import Response
 
 from app.api.admission import Lease
 from app.api.body import read_body
-from app.api.details import Asked
-from app.api.disconnect import run_until_gone
+from app.api.disconnect import CLIENT_LEFT, run_until_gone
 from app.api.errors import bad_value
-from app.api.gate import CLIENT_LEFT, name_request
+from app.api.field_types import SESSION_HEADER, conversation_name
 from app.api.generations import Generations
 from app.api.json_text import dump, dump_large
 from app.api.preparation import Prepared, chat_requests, completion_requests
 from app.api.replies import CHAT, COMPLETION, LARGE, Reply, ReplyKind, size_of
 from app.api.schemas import ChatBody, CompletionBody, GenerationBody
 from app.api.service import service_of
-from app.api.sessions import SESSION_HEADER, conversation_name
 from app.api.streaming import EventStream, OnThread, frames
 from app.api.text_work import SHORT, LaneName
+from app.api.token_details import DetailOptions
 from app.engine.errors import InvalidRequest
 from app.engine.events import Delta, Finished
 from app.engine.interface import EngineInterface
 from app.settings import Settings
 
 router = APIRouter()
-BYTES_PER_ENTRY = 32
+BYTES_PER_ENTRY = 32  # of a reply, about
 Body = TypeVar("Body", bound=GenerationBody)
 Result = TypeVar("Result")
+Prepare = Callable[[Body, EngineInterface, str, str | None], Prepared]
 
 
 @router.post("/v1/completions", summary="Continue a text")
@@ -45,32 +45,26 @@ async def chat_completions(request: Request) -> Response:
     return await _generate(request, ChatBody, chat_requests, CHAT)
 
 
-async def _generate(
-    request: Request,
-    model: type[Body],
-    prepare: Callable[[Body, EngineInterface, str, str | None], Prepared],
-    kind: ReplyKind,
-) -> Response:
-    """Everything that can be refused is refused here, before the first byte, streamed or not."""
+async def _generate(request: Request, model: type[Body], prepare: Prepare[Body], kind: ReplyKind) -> Response:
+    """Whatever can be refused is refused here, before the first byte, streamed or not."""
     service = service_of(request)
     engine = service.ready_engine()
     limits = service.limits(engine)
     body = await read_body(request, model, service)
     service.check_model(body.model)
     limits.check_budget(body.budget, "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
-    choices = _places(body, service.settings)
-    name = name_request(request, kind.prefix)
-    tenant = request.state.tenant
-    conversation = _conversation(body, request, choices)
-    most_bytes = service.settings.unread_bytes if body.stream else None  # what is not streamed is always taken at once
+    places = _places(body, service.settings)
+    name = _name_request(request, kind.prefix)
+    conversation = _conversation(body, request, places)
+    most_bytes = service.settings.unread_bytes if body.stream else None  # a reply in one piece is always taken at once
     generations = Generations(service.metrics, service.settings.request_timeout, most_bytes)
     service.opened(generations)
-    lease: Lease = request.state.lease  # given back by the gate, whatever becomes of this request
-    lease.reserve(choices, engine.status())
+    lease: Lease = request.state.lease  # the gate releases it, whatever becomes of this request
+    lease.reserve(places, engine.status())
 
     def submit() -> Prepared:
         try:
-            prepared = prepare(body, engine, tenant, conversation)
+            prepared = prepare(body, engine, request.state.tenant, conversation)
             requests = [limits.fit(one, "messages" if kind is CHAT else "prompt") for one in prepared.requests]
             requests = [replace(one, arrived_at=request.state.arrived_at) for one in requests]
             lease.score(prepared.scores, engine.status())
@@ -82,9 +76,32 @@ async def _generate(
             raise
         return prepared
 
+    prepared = await _submitted(request, body, submit, lease, generations)
+    if prepared is None:
+        return Response(status_code=CLIENT_LEFT)
+    reply = Reply(
+        kind,
+        name,
+        engine.info.name,
+        service.fingerprint,
+        DetailOptions(engine.codec, body.speculative.trace, kind.logprobs if body.wants_logprobs else None),
+        prepared.echoes,
+        prompt_tokens=sum(len(one.prompt_ids) for one in prepared.requests) // body.n,
+        parsing=prepared.parsing if service.settings.split_reasoning else prepared.parsing.without_thoughts(),
+        warnings=prepared.warnings,
+        dropped=prepared.dropped,
+    )
+    return await _answer(request, body, reply, generations)
+
+
+async def _submitted(
+    request: Request, body: GenerationBody, submit: Callable[[], Prepared], lease: Lease, generations: Generations
+) -> Prepared | None:
+    """What `submit` returns, from a thread; None when the client left meanwhile."""
     size = request.state.body_bytes
     lane: LaneName = "generate" if size > SHORT or body.needs_grammar else "short"
-    job = service.text.run(lane, submit, tenant=tenant, size=size, admitted=True)  # it has its places in the queue
+    # admitted: it has its places in the queue
+    job = service_of(request).text.run(lane, submit, tenant=request.state.tenant, size=size, admitted=True)
     try:
         prepared = await run_until_gone(request.receive, job, lambda: None)
     except BaseException:
@@ -94,44 +111,43 @@ async def _generate(
         lease.queued()
     if prepared is None:
         generations.cancel()
-        return Response(status_code=CLIENT_LEFT)
-    asked = Asked(engine.codec, body.speculative.trace, kind.logprobs if body.wants_logprobs else None)
-    reply = Reply(
-        kind,
-        name,
-        engine.info.name,
-        service.fingerprint,
-        asked,
-        prepared.echoes,
-        prompt_tokens=sum(len(request.prompt_ids) for request in prepared.requests) // body.n,
-        reading=prepared.reading if service.settings.split_reasoning else prepared.reading.without_thoughts(),
-        warnings=prepared.warnings,
-        dropped=prepared.dropped,
-    )
+    return prepared
+
+
+async def _answer(request: Request, body: GenerationBody, reply: Reply, generations: Generations) -> Response:
+    """The answer as a stream, or in one piece once it is complete."""
+    service = service_of(request)
 
     async def on_thread(write: Callable[[], Result], entries: int) -> Result:
-        return await service.text.run("reply", write, tenant=tenant, size=entries * BYTES_PER_ENTRY, admitted=True)
+        size = entries * BYTES_PER_ENTRY
+        return await service.text.run("reply", write, tenant=request.state.tenant, size=size, admitted=True)
 
     if body.stream:
         stream = frames(reply, generations, on_thread, keep_alive_after=service.keep_alive_after, usage=body.usage_chunks)
         return EventStream(stream, generations.cancel)
-    work = _collect(reply, generations, on_thread)
+    work = _whole_answer(reply, generations, on_thread)
     content = await run_until_gone(request.receive, work, generations.cancel)
     if content is None:
         return Response(status_code=CLIENT_LEFT)
     return Response(content, media_type="application/json")
 
 
-def _conversation(body: GenerationBody, request: Request, choices: int) -> str | None:
-    """The name of the conversation that it goes on with. Raises ApiError 400."""
+def _name_request(request: Request, prefix: str) -> str:
+    """The id of the reply, which X-Request-Id repeats."""
+    request.state.request_id = prefix + request.state.request_id
+    return str(request.state.request_id)
+
+
+def _conversation(body: GenerationBody, request: Request, places: int) -> str | None:
+    """The conversation that the request continues. Raises ApiError 400."""
     name = conversation_name(body.session_id, request.headers.get(SESSION_HEADER))
-    if name is not None and choices > 1:
-        raise bad_value("`session_id` needs one prompt and one choice: a conversation goes on with one answer.", "session_id")
+    if name is not None and places > 1:
+        raise bad_value("`session_id` needs one prompt and one choice: a conversation continues with one answer.", "session_id")
     return name
 
 
 def _places(body: GenerationBody, settings: Settings) -> int:
-    """How many generations it makes. Raises ApiError 400 for more than even an idle server takes: waiting would not help."""
+    """The generations that the request makes. Raises ApiError 400 for more than even an idle server takes."""
     prompts = len(body.prompt) if isinstance(body, CompletionBody) else 1
     most, whose = settings.max_running + settings.max_queued, "this server"
     if settings.max_per_key is not None and settings.max_per_key < most:
@@ -144,7 +160,7 @@ def _places(body: GenerationBody, settings: Settings) -> int:
     return prompts * body.n
 
 
-async def _collect(reply: Reply, generations: Generations, on_thread: OnThread[bytes]) -> bytes:
+async def _whole_answer(reply: Reply, generations: Generations, on_thread: OnThread[bytes]) -> bytes:
     """The whole answer. Raises what a generation raises."""
     events: list[tuple[int, Delta | Finished]] = []
     entries = 0
@@ -155,10 +171,10 @@ async def _collect(reply: Reply, generations: Generations, on_thread: OnThread[b
             entries += size_of(item[1])
 
     def write(dump: Callable[[dict[str, Any]], bytes]) -> bytes:
-        answers = reply.answers()
+        choices = reply.choices()
         for index, event in events:
-            answers[index].add(event)
-        return dump(reply.whole(answers))
+            choices[index].add(event)
+        return dump(reply.whole(choices))
 
     if entries <= LARGE:
         return write(dump)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from app.api.fields import CALL_IGNORED, FUNCTION_IGNORED, MESSAGE_IGNORED, MESSAGE_NO_EFFECT, PART_IGNORED
-from app.api.request_model import RequestModel
+from app.api.request_model import (
+    CALL_IGNORED,
+    FUNCTION_IGNORED,
+    MESSAGE_IGNORED,
+    MESSAGE_NO_EFFECT,
+    PART_IGNORED,
+    RequestModel,
+)
 from app.api.validation import refused
 
 NO_TEXT = ("refusal", "reasoning", "thinking", "redacted_thinking")  # parts of an earlier answer that are not its text
 
 
 def join_parts(value: Any) -> Any:
-    """The text of a content: a string as it is, a list of text parts joined in order with nothing between."""
+    """The text of a message's content: a string as it is, or the text parts of a list, joined."""
     if not isinstance(value, list):
         return value
     texts = []
@@ -72,7 +78,6 @@ class Message(RequestModel):
 
     ignored = MESSAGE_IGNORED
     no_effect = MESSAGE_NO_EFFECT
-    roles: ClassVar[tuple[str, ...]] = ("system", "user", "assistant", "tool", "developer")
 
     role: Literal["system", "user", "assistant", "tool", "developer"]
     content: Content
@@ -102,6 +107,5 @@ class Message(RequestModel):
         return self.model_dump(exclude_none=True, exclude=None if self.role == "assistant" else {"reasoning_content"})
 
 
-Messages = Annotated[
-    list[Message], Field(fail_fast=True)
-]  # the first fault is the one that is reported: the rest need not be found
+# fail_fast: only the first fault is reported, so the rest need not be found
+Messages = Annotated[list[Message], Field(fail_fast=True)]

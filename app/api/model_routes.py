@@ -9,8 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.body import parse, read_json
-from app.api.disconnect import run_until_gone
-from app.api.gate import CLIENT_LEFT
+from app.api.disconnect import CLIENT_LEFT, run_until_gone
 from app.api.json_text import dump_large
 from app.api.preparation import chat_prompt, check_ids, text_ids
 from app.api.schemas import DetokenizeBody, TokenizeBody
@@ -56,7 +55,7 @@ async def detokenize(request: Request) -> Response:
 
 
 async def _convert(request: Request, model: type[Body], convert: Callable[[Body], dict[str, Any]]) -> Response:
-    """A reply, from the bytes of the request to those of the answer in one job: who waits for it waits once."""
+    """Parse, convert and serialize in one job, so that a request waits for a thread only once."""
     service = service_of(request)
     raw = await read_json(request, service)
 
@@ -74,7 +73,7 @@ async def _convert(request: Request, model: type[Body], convert: Callable[[Body]
 
 
 def _encode(body: TokenizeBody, codec: TextCodec) -> tuple[list[int], int]:
-    """The ids, and the characters that the vocabulary cannot spell."""
+    """The ids, and how many characters the vocabulary cannot spell."""
     if body.messages is not None:
         prompt = chat_prompt(body.messages, codec, body.offered_tools, body.chat_template_kwargs)
         return prompt.ids, prompt.dropped
@@ -96,12 +95,12 @@ def _model(service: Service) -> dict[str, Any]:
         "created": service.created,
         "owned_by": "racer-csd",
         "max_model_len": info.max_context,
-        "racer": _offer(info, service.settings),
+        "racer": _speculation(info, service.settings),
     }
 
 
-def _offer(info: ModelInfo, settings: Settings) -> dict[str, Any]:
-    """What requests may ask of speculation here, and what they get when they do not ask."""
+def _speculation(info: ModelInfo, settings: Settings) -> dict[str, Any]:
+    """What requests may ask for in `speculative`, and the defaults."""
     drafters = ["racer", "draft_model", "hybrid", "none"] if info.draft else ["racer", "none"]
     csd = info.csd and info.tree_attention
     return {

@@ -1,4 +1,4 @@
-"""What OpenAI's clients get back: whole answers and chunks, for completions and for chat."""
+"""Replies in OpenAI's format: whole answers and stream chunks, for completions and for chat."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.api.details import Asked, Echo, TokenDetails
-from app.api.reading import AnswerFormat, AnswerReader
+from app.api.output_parser import OutputParser, ParserOptions
+from app.api.token_details import DetailOptions, Echo, TokenDetails
 from app.engine.events import SOURCE_NAMES, Delta, Finished, SpeculationStats
 from app.text.thoughts import Split
 
-LARGE = 2048  # entries of a reply; fewer are written faster than a thread is woken
+LARGE = 2048  # entries of a reply; serializing fewer is faster than waking a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ReplyKind:
     logprobs: Literal["chat", "completion"]
 
     def whole(self, text: str, calls: Sequence[dict[str, Any]], thought: str | None) -> dict[str, Any]:
-        """thought: None for a model that shows none."""
+        """thought: None where thoughts are not shown."""
         if not self.opens_with_role:
             return {"text": text}
         message = {"role": "assistant", "content": text if text or not (calls or thought) else None, "refusal": None}
@@ -49,17 +49,17 @@ def thought_delta(thought: str) -> dict[str, Any]:
 
 
 def calls_delta(calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Tool calls, whole, as a delta."""
+    """Complete tool calls as a delta."""
     return {"delta": {"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}}
 
 
 @dataclass(slots=True)
 class Choice:
-    """One choice as it grows."""
+    """One choice of a reply while it is generated."""
 
     index: int
     details: TokenDetails
-    reader: AnswerReader
+    parser: OutputParser
     echo: Echo | None = None
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
@@ -72,20 +72,20 @@ class Choice:
         else:
             self.tokens += len(event.token_ids)
             self.details.add(event, self._opening())
-        thought, text = self.reader.read(event.text, ends=isinstance(event, Finished))
+        thought, text = self.parser.push(event.text, ends=isinstance(event, Finished))
         self.thoughts.append(thought)
         self.texts.append(text)
 
     def take(self) -> Split:
-        """What was added since the last call."""
+        """The thoughts and the content added since the last call."""
         split = Split("".join(self.thoughts), "".join(self.texts))
-        self.thoughts, self.texts = [], [""]  # not empty: the echo has been given
+        self.thoughts, self.texts = [], [""]  # not empty: the echo was already returned
         return split
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """Complete when it is finished."""
-        return self.reader.calls
+        """Complete once the choice is finished."""
+        return self.parser.calls
 
     @property
     def finish_reason(self) -> str | None:
@@ -94,7 +94,7 @@ class Choice:
         return "tool_calls" if self.calls and self.finished.reason == "stop" else self.finished.reason
 
     def _opening(self) -> Echo | None:
-        """The echo, for the first event."""
+        """The echo, on the first event only."""
         if self.echo is None or self.texts:
             return None
         self.texts.append(self.echo.text)
@@ -103,47 +103,48 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The parts that all chunks of one reply share."""
+    """What all chunks of one reply share."""
 
     kind: ReplyKind
     id: str
     model: str
     fingerprint: str
-    asked: Asked
+    details: DetailOptions
     echoes: Sequence[Echo | None]  # one for each choice
     prompt_tokens: int  # each prompt counted once
-    reading: AnswerFormat = field(default_factory=AnswerFormat)
+    parsing: ParserOptions = field(default_factory=ParserOptions)
     warnings: Sequence[dict[str, Any]] = ()
     dropped: int = 0  # characters of the prompts that the vocabulary cannot spell
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def answers(self) -> list[Choice]:
-        """An empty answer for each choice."""
-        return [Choice(index, TokenDetails(self.asked), self.reading.reader(), echo) for index, echo in enumerate(self.echoes)]
+    def choices(self) -> list[Choice]:
+        """The choices of this reply, all still empty."""
+        return [
+            Choice(place, TokenDetails(self.details), self.parsing.parser(), echo) for place, echo in enumerate(self.echoes)
+        ]
 
-    def whole(self, answers: Sequence[Choice]) -> dict[str, Any]:
-        """The non-streamed reply; every answer is finished."""
-        ends = [answer.finished for answer in answers if answer.finished is not None]
-        choices = []
-        for answer, end in zip(answers, ends, strict=True):
-            thought = "".join(answer.thoughts) if answer.reader.thinks else None
-            content = self.kind.whole("".join(answer.texts), answer.calls, thought)
-            choice = self.choice(answer.index, content, end, answer.finish_reason)
-            choices.append(choice | answer.details.take())
-        body = self._body(self.kind.whole_object, choices)
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The reply in one piece; every choice is finished."""
+        ends = [choice.finished for choice in choices if choice.finished is not None]
+        shown = []
+        for choice, end in zip(choices, ends, strict=True):
+            thought = "".join(choice.thoughts) if choice.parser.thinks else None
+            content = self.kind.whole("".join(choice.texts), choice.calls, thought)
+            shown.append(self.choice(choice.index, content, end, choice.finish_reason) | choice.details.take())
+        body = self._body(self.kind.whole_object, shown)
         return body | {"usage": self.usage(ends), "metrics": metrics_of(ends)} | self.remarks
 
     def usage(self, ends: Sequence[Finished]) -> dict[str, Any]:
-        """Of all choices together; a prompt counts once, however many choices it has."""
+        """The usage of all choices together; a prompt counts once, however many choices it has."""
         usage = self._usage(sum(end.completion_tokens for end in ends))
         details = {"cached_tokens": sum(end.cached_tokens for end in ends)}
         if self.dropped:
             details["dropped_characters"] = self.dropped
         return usage | {"prompt_tokens_details": details}
 
-    def usage_so_far(self, answers: Sequence[Choice]) -> dict[str, Any]:
-        """The same while the answers grow."""
-        return self._usage(sum(answer.tokens for answer in answers))
+    def usage_so_far(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """The usage while the choices are generated."""
+        return self._usage(sum(choice.tokens for choice in choices))
 
     def _usage(self, completion: int) -> dict[str, Any]:
         return {
@@ -154,7 +155,7 @@ class Reply:
 
     @property
     def remarks(self) -> dict[str, Any]:
-        """The `warnings` member, where there is something to warn of."""
+        """The `warnings` member, if there are any."""
         return {"warnings": list(self.warnings)} if self.warnings else {}
 
     def choice(
@@ -178,7 +179,7 @@ class Reply:
 
 
 def metrics_of(ends: Sequence[Finished]) -> dict[str, Any]:
-    """The `metrics` member; several choices are summed."""
+    """The `metrics` member, summed over all choices."""
     stats = merge([end.stats for end in ends])
     return {
         "speculative_decoding": {
@@ -198,7 +199,7 @@ def metrics_of(ends: Sequence[Finished]) -> dict[str, Any]:
 
 
 def merge(parts: Sequence[SpeculationStats]) -> SpeculationStats:
-    """The counts of several generations together; at least one."""
+    """The sum over the counts of one or more generations."""
     depth = max(len(part.acceptance_histogram) for part in parts)
     padded = [(*part.acceptance_histogram, *[0] * (depth - len(part.acceptance_histogram))) for part in parts]
     return SpeculationStats(
@@ -216,7 +217,7 @@ def merge(parts: Sequence[SpeculationStats]) -> SpeculationStats:
 
 
 def size_of(event: Delta | Finished) -> int:
-    """About how many entries a reply gets from an event: tokens, and what is told of each."""
+    """Roughly how many entries of a reply an event makes: tokens, and the details of each."""
     if isinstance(event, Finished):
         return 1
     size = len(event.token_ids) + (0 if event.tree is None else len(event.tree.tokens))

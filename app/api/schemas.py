@@ -4,77 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from app.api.fields import CHAT_NO_EFFECT, COMPLETION_NO_EFFECT, IGNORED, IGNORED_STREAM_OPTIONS
+from app.api.field_types import LogitBias, Prompts, SessionId, Stops, TemplateOptions, TokenIds
 from app.api.limits import MAX_MESSAGES
 from app.api.messages import Messages
-from app.api.prompts import Prompts
-from app.api.request_model import RequestModel
-from app.api.sessions import SessionId
+from app.api.request_model import CHAT_NO_EFFECT, COMPLETION_NO_EFFECT, IGNORED, IGNORED_STREAM_OPTIONS, RequestModel
 from app.api.structured import ResponseFormat, ToolsBody
-from app.api.template_options import TemplateOptions
 from app.api.validation import refused
 from app.engine.request import DrafterName
 
-MAX_STOPS = 16
-MAX_STOP_LENGTH = 1024  # characters
-MAX_BIASES = 1024
-MAX_CHOICES = 16  # for one prompt
-MAX_LOGPROBS = 20  # likeliest tokens that are reported at each place
+MAX_CHOICES = 16  # per prompt
+MAX_LOGPROBS = 20  # most likely tokens reported at each position
 INT64 = 1 << 63
 UsageChunks = Literal["none", "last", "each"]
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat runs to the end of the context
-
-
-def parse_stops(value: Any) -> Any:
-    """One string or a list -> tuple. An empty string would stop every answer before it starts, so it is refused."""
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list):
-        raise refused("must be a string or a list of strings")
-    if len(stops) > MAX_STOPS:
-        raise refused(f"may hold at most {MAX_STOPS} strings")
-    for index, stop in enumerate(stops):
-        at = "" if isinstance(value, str) else str(index)
-        if not isinstance(stop, str):
-            raise refused("must be a string", at)
-        if not stop:
-            raise refused("must not be empty", at)
-        if len(stop) > MAX_STOP_LENGTH:
-            raise refused(f"may be at most {MAX_STOP_LENGTH} characters long", at)
-    return tuple(stops)
-
-
-_STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
-Stops = Annotated[
-    tuple[str, ...],
-    BeforeValidator(parse_stops),
-    WithJsonSchema({"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}),
-]
-TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
-
-
-def parse_bias(value: Any) -> Any:
-    """{"token id": bias} -> ((id, bias), ...), ids in ascending order."""
-    if not isinstance(value, dict):
-        raise refused("must be an object of token ids and biases")
-    if len(value) > MAX_BIASES:
-        raise refused(f"may hold at most {MAX_BIASES} token ids")
-    found: dict[int, float] = {}
-    for key, bias in value.items():
-        if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10):
-            raise refused("must have token ids as keys")
-        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
-            raise refused("must have biases from -100 to 100")
-        found[int(key)] = float(bias)
-    return tuple(sorted(found.items()))
-
-
-LogitBias = Annotated[
-    tuple[tuple[int, float], ...],
-    PlainValidator(parse_bias),
-    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
-]
 
 
 class StreamOptions(RequestModel):

@@ -1,4 +1,8 @@
-"""Answers as server-sent events."""
+"""Answers as server-sent events.
+
+fastapi.sse lacks what this adds: refusals before the first byte, cancelling when the client leaves, a failure as a last
+event, keep-alive comments that no client takes for an event, and long frames serialized on a thread.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ OnThread = Callable[[Callable[[], Result], int], Awaitable[Result]]  # the secon
 Write = Callable[[dict[str, Any]], bytes]
 logger = logging.getLogger(__name__)
 
-# A comment without a blank line of its own: some readers take the blank line for the end of an event without data.
+# A comment line without a blank line after it: some clients take the blank line for an event without data.
 KEEP_ALIVE = b": keep-alive\n"
 DONE = b"data: [DONE]\n\n"
 HEADERS = {
@@ -36,12 +40,12 @@ HEADERS = {
 
 
 class EventStream(Response):
-    """Sends frames as they come; the headers leave before the first one is there."""
+    """Sends frames as they come; the headers leave before the first frame is ready."""
 
     media_type = "text/event-stream"
 
     def __init__(self, frames: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
-        """on_end: called once or more when the stream is over, whatever ended it."""
+        """on_end: called when the stream is over, whatever ended it; maybe more than once."""
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._frames = frames
@@ -65,9 +69,9 @@ async def frames(
     keep_alive_after: float,
     usage: UsageChunks,
 ) -> AsyncIterator[bytes]:
-    """All frames of one stream. A failure is one frame with an error object, and the last.
+    """All frames of one stream. A failure becomes a last frame with an error object.
 
-    keep_alive_after: seconds of silence. on_thread: runs what writes a long frame.
+    keep_alive_after: seconds of silence before a comment is sent. on_thread: runs the serialization of a long frame.
     """
     try:
         chunks = _Chunks(reply, usage)
@@ -90,46 +94,46 @@ async def frames(
 
 
 class _Chunks:
-    """Turns events into chunks: the role first, no chunk without content but those that carry an end."""
+    """Turns events into chunks: the role first, and no empty chunk except the one that ends a choice."""
 
     def __init__(self, reply: Reply, usage: UsageChunks) -> None:
         self._reply = reply
         self._usage = usage
-        self._answers = reply.answers()
+        self._choices = reply.choices()
         self._opened: set[int] = set()
         self.ends: list[Finished] = []
 
     def of(self, index: int, event: Delta | Finished, *, last: bool) -> list[dict[str, Any]]:
-        """last: the event ends the last open choice, whose chunk carries the metrics of all."""
-        reply, answer = self._reply, self._answers[index]
+        """last: the event ends the last open choice; its chunk carries the metrics of all choices."""
+        reply, choice = self._reply, self._choices[index]
         chunks = [] if index in self._opened or not reply.kind.opens_with_role else [self._chunk(index, ROLE_DELTA)]
         self._opened.add(index)
-        answer.add(event)
-        thought, text = answer.take()
+        choice.add(event)
+        thought, text = choice.take()
         parts = [*([thought_delta(thought)] if thought else []), *([reply.kind.part(text)] if text else [])]
         if not isinstance(event, Finished):
-            # details go with the first part: who shows tokens knows them before their text
+            # details go with the first part, so that a client has them before the text
             return chunks + [
-                self._chunk(index, part, {} if place else answer.details.take(tree=True)) for place, part in enumerate(parts)
+                self._chunk(index, part, {} if place else choice.details.take(tree=True)) for place, part in enumerate(parts)
             ]
         self.ends.append(event)
-        if answer.calls:
-            parts.append(calls_delta(answer.calls))
-        # the end goes with the last part of the text, if that is content
-        final = parts.pop() if parts and text and not answer.calls else reply.kind.part("")
+        if choice.calls:
+            parts.append(calls_delta(choice.calls))
+        # the finish reason goes with the last part if that is content
+        final = parts.pop() if parts and text and not choice.calls else reply.kind.part("")
         chunks += [self._chunk(index, part) for part in parts]
-        choice = reply.choice(index, final, event, answer.finish_reason) | answer.details.take(tree=True)
+        last_choice = reply.choice(index, final, event, choice.finish_reason) | choice.details.take(tree=True)
         extra = {"metrics": metrics_of(self.ends), **reply.remarks} if last else {}
-        return [*chunks, reply.chunk([choice], **self._so_far(), **extra)]
+        return [*chunks, reply.chunk([last_choice], **self._so_far(), **extra)]
 
     def _chunk(self, index: int, part: dict[str, Any], details: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return self._reply.chunk([self._reply.choice(index, part) | dict(details or {})], **self._so_far())
 
     def _so_far(self) -> dict[str, Any]:
-        """The usage as a chunk shows it."""
+        """The `usage` member of a chunk."""
         if self._usage == "none":
             return {}
-        return {"usage": self._reply.usage_so_far(self._answers) if self._usage == "each" else None}
+        return {"usage": self._reply.usage_so_far(self._choices) if self._usage == "each" else None}
 
 
 def _frames(chunks: _Chunks, index: int, event: Delta | Finished, write: Write, *, last: bool) -> list[bytes]:

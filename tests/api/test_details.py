@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from app.api.details import Asked, Echo, TokenDetails
+from app.api.token_details import DetailOptions, Echo, TokenDetails
 from app.engine.events import Delta, TokenLogprob
 from app.engine.models.loading import load_tokenizer
 from app.text.codec import TextCodec
@@ -27,7 +27,7 @@ def default_codec() -> TextCodec:
 @pytest.mark.parametrize("prompt", [HARD, "the 京 <s>", None])
 def test_offsets_point_into_the_text(kind: Callable[[], Any], prompt: str | None):
     codec = TextCodec(kind(), frozenset({2}))
-    details = TokenDetails(Asked(codec, logprobs="completion"))
+    details = TokenDetails(DetailOptions(codec, logprobs="completion"))
     answer = [*codec.encode(ANSWER, add_special_tokens=False), 2]
     scores = tuple(TokenLogprob(-1.0) for _ in answer)
     text, ids = "", []
@@ -63,7 +63,7 @@ def test_offsets_point_into_the_text(kind: Callable[[], Any], prompt: str | None
     ],
 )
 def test_offsets_count_what_the_vocabulary_lacks(default_codec: TextCodec, prompt: str, places: list[int]):
-    details = TokenDetails(Asked(default_codec, logprobs="completion"))
+    details = TokenDetails(DetailOptions(default_codec, logprobs="completion"))
     ids = default_codec.encode(prompt)
     echo = Echo(prompt, tuple(ids), default_codec.dropped(prompt, ids))
     details.add(Delta((), "", (), prompt_logprobs=(None,) * len(ids)), echo)
@@ -74,7 +74,7 @@ def test_offsets_count_what_the_vocabulary_lacks(default_codec: TextCodec, promp
 def test_offsets_behind_an_unknown_token():
     codec = TextCodec(tiny_tokenizer(), frozenset({2}))
     ids = codec.encode("aébé")
-    details = TokenDetails(Asked(codec, logprobs="completion"))
+    details = TokenDetails(DetailOptions(codec, logprobs="completion"))
     echo = Echo("aébé", tuple(ids), codec.dropped("aébé", ids))
     details.add(Delta((), "", (), prompt_logprobs=(None,) * len(ids)), echo)
     assert details.take()["logprobs"]["text_offset"] == [0, 1, 2, 3]
@@ -90,14 +90,14 @@ def test_offsets_behind_an_unknown_token():
     ],
 )
 def test_the_token_itself_is_among_the_likeliest(top: tuple[tuple[int, float], ...], likeliest: dict[str, float]):
-    details = TokenDetails(Asked(cast(TextCodec, SyntheticCodec()), logprobs="completion"))
+    details = TokenDetails(DetailOptions(cast(TextCodec, SyntheticCodec()), logprobs="completion"))
     details.add(Delta((98,), "b", ("target",), logprobs=(TokenLogprob(-3.0, top),)))
     assert details.take()["logprobs"]["top_logprobs"] == [likeliest]
 
 
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 def test_a_token_that_cannot_be_has_a_number_that_json_can_write(kind: Literal["chat", "completion"]):
-    details = TokenDetails(Asked(cast(TextCodec, SyntheticCodec()), logprobs=kind))
+    details = TokenDetails(DetailOptions(cast(TextCodec, SyntheticCodec()), logprobs=kind))
     score = TokenLogprob(float("-inf"), ((97, 0.0), (99, float("-inf"))))
     details.add(Delta((98,), "b", ("target",), logprobs=(score,)))
     found = details.take()["logprobs"]

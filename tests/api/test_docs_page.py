@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from app.api.docs_page import docs_files
+from app.api.pages import docs_files
 from tests.api.support import check_error, client_of
 from tests.synthetic import SyntheticEngine
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from app.api.body import parse
 from app.api.errors import ApiError
+from app.api.field_types import conversation_name
 from app.api.limits import Limits, check_items
 from app.api.schemas import ChatBody, CompletionBody
-from app.api.sessions import conversation_name
 from app.text.control import any_of
 from app.text.errors import GrammarError
 from app.text.schema_errors import check_bounds, explain

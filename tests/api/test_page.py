@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from app.api.page import web_files
+from app.api.pages import web_files
 from tests.api.support import check_error, client_of
 from tests.synthetic import SyntheticEngine
 

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from app.api.details import Asked
 from app.api.generations import Generations
 from app.api.json_text import dump
 from app.api.replies import CHAT as CHAT_KIND
 from app.api.replies import Reply
 from app.api.streaming import frames
+from app.api.token_details import DetailOptions
 from app.engine.events import Delta, EventSink, Finished, SpeculationStats
 from app.engine.request import GenerationRequest
 from app.metrics import Metrics
@@ -188,7 +188,7 @@ def test_keep_alives_are_comments() -> None:
         engine = _Silent()
         generations = Generations(Metrics())
         generations.submit(engine, [GenerationRequest((1,))])  # type: ignore[arg-type]
-        reply = Reply(CHAT_KIND, "chatcmpl-1", "m", "fp", Asked(SyntheticCodec()), [None], 1)  # type: ignore[arg-type]
+        reply = Reply(CHAT_KIND, "chatcmpl-1", "m", "fp", DetailOptions(SyntheticCodec()), [None], 1)  # type: ignore[arg-type]
         sent: list[bytes] = []
         async for frame in frames(reply, generations, at_once, keep_alive_after=0.01, usage="none"):
             sent.append(frame)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api.gate import ROUTES
+from app.api.routes import PATHS
 from app.api.service import Service
 from app.engine.errors import EngineFailed
 from app.metrics import Metrics
@@ -46,7 +46,7 @@ def heard(listener: socket.socket) -> list[str]:
 
 def serving(engine: SyntheticEngine) -> tuple[Service, list[Exception]]:
     failures: list[Exception] = []
-    service = Service(new_settings(stuck_after=10.0), lambda: engine, Metrics(ROUTES), failures.append)
+    service = Service(new_settings(stuck_after=10.0), lambda: engine, Metrics(PATHS), failures.append)
     service.start()
     wait_until(lambda: service.state == "ready")
     return service, failures

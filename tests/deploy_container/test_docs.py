@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.gate import ROUTES
+from app.api.routes import PATHS
 from app.metrics import Metrics
 from app.settings import ENV_PREFIX
 from app.watchdog import EVERY
@@ -50,11 +50,11 @@ def test_settings() -> None:
 
 
 def test_metrics_and_routes() -> None:
-    page = Metrics(ROUTES)
+    page = Metrics(PATHS)
     page.watch(lambda: None)
     for name in set(re.findall(r"`(racer_\w+)`", TEXT)):
         assert f"\n{name} " in page.render().decode()
-    assert {"/ready", "/health", "/metrics"} <= set(ROUTES) & set(re.findall(r"`(/\w+)`", TEXT))
+    assert {"/ready", "/health", "/metrics"} <= set(PATHS) & set(re.findall(r"`(/\w+)`", TEXT))
 
 
 def test_build_arguments() -> None:

@@ -21,7 +21,7 @@ from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 import app.engine.correction
 import app.engine.scheduler.scheduler
 import app.main
-from app.api.gate import ROUTES
+from app.api.routes import PATHS
 from app.metrics import Metrics
 from app.settings import ENV_PREFIX, Settings
 from tests.deploy_container import dockerfile
@@ -269,7 +269,7 @@ def pod() -> Any:
 def test_probes_and_grace() -> None:
     paths = {name: container()[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
     assert paths == {"startup": "/ready", "readiness": "/ready", "liveness": "/health"}
-    assert set(paths.values()) <= set(ROUTES)
+    assert set(paths.values()) <= set(PATHS)
     wait = int(container()["lifecycle"]["preStop"]["exec"]["command"][1])
     grace = float(manifest("configmap")["data"]["RACER_SHUTDOWN_GRACE"])
     assert pod()["terminationGracePeriodSeconds"] > wait + grace + FLUSH
@@ -309,7 +309,7 @@ def test_the_pod_is_confined_as_the_image_expects() -> None:
 def test_settings_and_metrics_that_manifests_name_exist() -> None:
     assert set(manifest("configmap")["data"]) <= SETTINGS
     assert set(manifest("secret.example")["stringData"]) <= SETTINGS
-    page = Metrics(ROUTES)
+    page = Metrics(PATHS)
     page.watch(lambda: None)
     known = page.render().decode()
     trigger = manifest("keda-scaledobject")["spec"]["triggers"][0]["metadata"]["query"]

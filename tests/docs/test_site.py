@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.api.auth import OPEN_PATHS
-from app.api.gate import ROUTES
+from app.api.routes import PATHS
 from app.metrics import Metrics
 from app.settings import ENV_PREFIX, Settings
 from tools import example
@@ -49,7 +49,7 @@ def test_what_a_page_names_exists(page: Path) -> None:
     for source in (ROOT / "app" / "commands").glob("*.py"):
         own |= set(re.findall(rf'envvar="({ENV_PREFIX}\w+)"', source.read_text(encoding="utf-8")))
     assert set(re.findall(rf"\b{ENV_PREFIX}[A-Z_]+[A-Z]\b", text)) <= own
-    metrics = Metrics(ROUTES)
+    metrics = Metrics(PATHS)
     metrics.watch(lambda: None)
     page_of_metrics = metrics.render().decode()
     for name in re.findall(r"`(racer_[a-z_]+)\b", text):

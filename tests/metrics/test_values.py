@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.api.gate import ROUTES, Gate
+from app.api.gate import Gate
+from app.api.routes import PATHS
 from app.api.service import Service
 from app.engine.correction import StoreStatus
 from app.engine.events import PHASES, SOURCE_NAMES, SpeculationStats, StepRecord
@@ -243,7 +244,7 @@ def test_what_a_scrape_reads_off_the_engine() -> None:
 
 
 def test_a_client_that_left_before_any_reply_is_counted_with_the_clients_faults() -> None:
-    service = Service(new_settings(), SyntheticEngine, Metrics(ROUTES), lambda error: None)
+    service = Service(new_settings(), SyntheticEngine, Metrics(PATHS), lambda error: None)
 
     async def silent(scope: Any, receive: Any, send: Any) -> None:
         pass

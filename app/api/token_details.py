@@ -1,4 +1,4 @@
-"""What a reply tells of single tokens: log-probabilities in OpenAI's two forms, and where each token came from."""
+"""What a reply says about single tokens: log-probabilities in OpenAI's two forms, and the source of each token."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Literal
 from app.engine.events import Delta, StepTree, TokenLogprob
 from app.text.codec import TextCodec
 
-LEAST = -9999.0  # stands for minus infinity, which JSON cannot write
+MIN_LOGPROB = -9999.0  # in place of minus infinity, which JSON cannot write
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompt that a completion gives back before its answer. dropped: characters of it that no token stands for."""
+    """The prompt that a completion repeats before its answer. dropped: characters of it that no token stands for."""
 
     text: str
     ids: tuple[int, ...]
@@ -23,8 +23,8 @@ class Echo:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a request wants to know of tokens; texts of tokens are by this codec."""
+class DetailOptions:
+    """What a request wants to know about tokens. codec: gives their texts."""
 
     codec: TextCodec
     trace: bool = False
@@ -32,7 +32,7 @@ class Asked:
     _names: dict[int, str] = field(default_factory=dict, compare=False)
 
     def name(self, token: int) -> str:
-        """The token as text. A long reply names the same ones again and again."""
+        """The token as text, cached: a long reply names the same tokens many times."""
         name = self._names.get(token)
         if name is None:
             name = self._names[token] = _shown(self.codec.token_bytes(token))
@@ -41,23 +41,23 @@ class Asked:
 
 @dataclass(slots=True)
 class TokenDetails:
-    """The details of one choice's tokens, gathered until they are sent."""
+    """The details of one choice's tokens, collected until they are sent."""
 
-    asked: Asked
+    options: DetailOptions
     _trace: list[dict[str, Any]] = field(default_factory=list)
     _tokens: list[tuple[int, TokenLogprob | None]] = field(default_factory=list)
-    _offsets: list[int] = field(default_factory=list)  # of these tokens in the choice's text
+    _offsets: list[int] = field(default_factory=list)  # where these tokens begin in the choice's text
     _tree: StepTree | None = None  # of the latest step
     _offset: int = 0  # characters of the text so far
-    _ahead: int = 0  # characters of the echo that no token stands for, as far as they were not met
+    _ahead: int = 0  # characters of the echo that no token stands for and that are still to come
     _utf8: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def add(self, delta: Delta, echo: Echo | None = None) -> None:
-        """echo: the prompt, with the first delta of a choice that gives it back."""
-        if self.asked.trace:
-            self._trace += trace_of(delta, self.asked.codec)
+        """echo: the prompt, with the first delta of a choice that repeats it."""
+        if self.options.trace:
+            self._trace += trace_of(delta, self.options.codec)
             self._tree = delta.tree or self._tree
-        if self.asked.logprobs is not None:
+        if self.options.logprobs is not None:
             if echo is not None:
                 self._tokens += zip(echo.ids, delta.prompt_logprobs, strict=True)
                 self._ahead = echo.dropped
@@ -67,26 +67,26 @@ class TokenDetails:
             self._offsets += [self._place(token) for token in delta.token_ids]
 
     def take(self, *, tree: bool = False) -> dict[str, Any]:
-        """The members of a choice that tell of all tokens added since the last call; tree: of the latest draft tree too."""
+        """The members of a choice for all tokens added since the last call. tree: include the latest draft tree."""
         members: dict[str, Any] = {}
-        if self.asked.logprobs is not None:
+        if self.options.logprobs is not None:
             tokens, self._tokens = self._tokens, []
             offsets, self._offsets = self._offsets, []
-            members["logprobs"] = self._chat(tokens) if self.asked.logprobs == "chat" else self._completion(tokens, offsets)
-        if self.asked.trace:
+            members["logprobs"] = self._chat(tokens) if self.options.logprobs == "chat" else self._completion(tokens, offsets)
+        if self.options.trace:
             members["trace"], self._trace = self._trace, []
             if tree and self._tree is not None:
-                members["draft_tree"], self._tree = tree_of(self._tree, self.asked.codec), None
+                members["draft_tree"], self._tree = tree_of(self._tree, self.options.codec), None
         return members
 
     def _place(self, token: int, echo: str = "") -> int:
-        """Where a token begins in the text; the parts of one character share its place.
+        """Where a token begins in the text. Tokens that are parts of one character share its position.
 
-        Special tokens show in an echo alone, and only where the client wrote them.
+        Special tokens are visible only in an echo, and there only where the client wrote them.
         """
-        place, data = self._offset, self.asked.codec.token_bytes(token)
+        place, data = self._offset, self.options.codec.token_bytes(token)
         written = _shown(data)
-        if token in self.asked.codec.special_ids and echo.find(written, place, place + self._ahead + len(written)) < 0:
+        if token in self.options.codec.special_ids and echo.find(written, place, place + self._ahead + len(written)) < 0:
             return place
         text = self._utf8.decode(data)
         if echo and not place and not echo.startswith(" "):
@@ -109,27 +109,27 @@ class TokenDetails:
         return {"content": content, "refusal": None}
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
-        data = self.asked.codec.token_bytes(token)
-        return {"token": self.asked.name(token), "logprob": max(logprob, LEAST), "bytes": list(data)}
+        data = self.options.codec.token_bytes(token)
+        return {"token": self.options.name(token), "logprob": max(logprob, MIN_LOGPROB), "bytes": list(data)}
 
     def _completion(self, tokens: Sequence[tuple[int, TokenLogprob | None]], offsets: list[int]) -> dict[str, Any]:
         return {
-            "tokens": [self.asked.name(token) for token, _ in tokens],
-            "token_logprobs": [None if score is None else max(score.logprob, LEAST) for _, score in tokens],
-            "top_logprobs": [None if score is None else self._likeliest(token, score) for token, score in tokens],
+            "tokens": [self.options.name(token) for token, _ in tokens],
+            "token_logprobs": [None if score is None else max(score.logprob, MIN_LOGPROB) for _, score in tokens],
+            "top_logprobs": [None if score is None else self._top(token, score) for token, score in tokens],
             "text_offset": offsets,
         }
 
-    def _likeliest(self, token: int, score: TokenLogprob) -> dict[str, float]:
-        """By text, the token itself always among them; of ids that read alike it counts, or else the likeliest."""
+    def _top(self, token: int, score: TokenLogprob) -> dict[str, float]:
+        """Text -> log-probability, the token itself included. Ids with the same text: the token wins, else the likeliest."""
         values: dict[str, float] = {}
         for other, value in score.top:
-            values.setdefault(self.asked.name(other), max(value, LEAST))
-        return values | {self.asked.name(token): max(score.logprob, LEAST)}
+            values.setdefault(self.options.name(other), max(value, MIN_LOGPROB))
+        return values | {self.options.name(token): max(score.logprob, MIN_LOGPROB)}
 
 
 def trace_of(delta: Delta, codec: TextCodec) -> list[dict[str, Any]]:
-    """Source of every token. text is the token on its own, so half a character shows as U+FFFD."""
+    """The source of every token. text: the token decoded alone, so half a character is U+FFFD."""
     return [
         {
             "token": token,
@@ -142,7 +142,7 @@ def trace_of(delta: Delta, codec: TextCodec) -> list[dict[str, Any]]:
 
 
 def tree_of(tree: StepTree, codec: TextCodec) -> dict[str, Any]:
-    """The draft tree of one step, with the text of every node."""
+    """The draft tree of one step with the text of every node."""
     return {
         "tokens": [codec.decode([token], skip_special_tokens=False) for token in tree.tokens],
         "parents": tree.parents,
@@ -152,7 +152,7 @@ def tree_of(tree: StepTree, codec: TextCodec) -> dict[str, Any]:
 
 
 def _shown(data: bytes) -> str:
-    """A token as text; one that holds part of a character as its bytes."""
+    """A token as text, or as its bytes where it holds only part of a character."""
     try:
         return data.decode()
     except UnicodeDecodeError:
