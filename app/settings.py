@@ -54,32 +54,34 @@ class Settings(BaseSettings):
     allow_csd: bool = Field(False, description="Let requests ask for the verifier csd, and keep a correction memory")
     csd_lambda: float = Field(6.0, ge=0.0, description="csd: times a pair must have diverged before it is rescued, exclusive")
     csd_tau: float = Field(0.01, gt=0.0, le=1.0, description="csd: least probability of a rescued token over the likeliest's")
-    csd_rule: Literal["both", "ocm", "scg"] = Field("both", description="csd: memory and gate, or one of them alone")
+    csd_rule: Literal["both", "ocm", "scg"] = Field("both", description="csd: memory and gate, or only one of them")
     store: SecretStr | None = Field(
         None, min_length=1, description="Where the memory is kept: sqlite:PATH, redis://..., none; default: a file in the cache"
     )
     store_ttl: int = Field(30 * 86_400, ge=60, description="Seconds until Redis forgets a table that nobody writes to")
-    ocm_entries: int = Field(200_000, ge=1, description="Pairs in the correction memory at most; the least frequent leave")
+    ocm_entries: int = Field(200_000, ge=1, description="Most pairs in the correction memory; the least frequent are dropped")
     ocm_half_life: FiniteFloat | None = Field(None, ge=1.0, description="Divergences after which counts halve; default: never")
     admin_key: SecretStr | None = Field(None, description="Bearer key of the /admin routes; none: they are off")
     max_nodes: int = Field(64, ge=1, le=256, description="Largest draft tree, root included; requests may ask for less")
     policy: Policy = Field(
-        "auto", description="How draft trees are filled: auto learns the order and takes as many nodes as pay"
+        "auto", description="How draft trees are filled; auto learns the order and verifies as many nodes as pay"
     )
-    prior_rows: int = Field(32_768, ge=0, description="Tokens whose successors are worked out in idle time; 0: none")
+    prior_rows: int = Field(32_768, ge=0, description="Tokens whose successors are computed in idle time; 0: none")
     max_context: int | None = Field(None, ge=1, description="Tokens of prompt and answer together; default: the model's limit")
     max_running: int = Field(8, ge=1, description="Generations that run at the same time")
     max_queued: int = Field(64, ge=0, description="Generations that may wait; beyond, requests get 429")
     max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="Largest request body in bytes; beyond, 413")
     text_queue_bytes: int = Field(
-        16 * 1024 * 1024, ge=0, description="Bytes of bodies that may wait to be parsed or tokenised; beyond, 429"
+        16 * 1024 * 1024, ge=0, description="Bytes of bodies that may wait to be parsed or tokenized; beyond, 429"
     )
-    max_prompt_tokens: int | None = Field(None, ge=1, description="Tokens of a prompt at most; default: what the context holds")
+    max_prompt_tokens: int | None = Field(None, ge=1, description="Most tokens of a prompt; default: what the context holds")
     max_prompt_chars: int | None = Field(
-        None, ge=1, description="Characters of a prompt, looked at before it is tokenised; default: 32 per token it may have"
+        None, ge=1, description="Most characters of a prompt, checked before it is tokenized; default: 32 per token it may have"
     )
     max_output_tokens: int | None = Field(
-        None, ge=1, description="Tokens an answer may have: who asks for more gets 400, who names no number gets this one"
+        None,
+        ge=1,
+        description="Most tokens of an answer, and the default for requests without max_tokens; requests for more get 400",
     )
     max_per_key: int | None = Field(
         None, ge=1, description="Generations of one API key at a time, waiting ones included; beyond, 429; default: no limit"
@@ -89,7 +91,7 @@ class Settings(BaseSettings):
     kv_memory_fraction: float = Field(0.3, gt=0.0, lt=1.0, description="Share of the free memory that the KV cache may take")
     chat_template: FilePath | None = Field(None, description="File with a chat template that replaces the model's own")
     parse_special_tokens: bool = Field(
-        False, description="Names of control tokens in the text of a chat are those tokens: who writes one can end a turn"
+        False, description="Read names of control tokens in chat text as those tokens; a user's text can then end its turn"
     )
     split_reasoning: bool = Field(
         True, description="Give a reasoning model's thoughts as reasoning_content; without, they stay in the content"
@@ -97,18 +99,18 @@ class Settings(BaseSettings):
     cache_dir: str | None = Field(None, min_length=1, description="Directory for fetched and converted models")
     max_conversations: int = Field(64, ge=0, description="Conversations (session_id) kept between turns; 0: none")
     conversation_memory: int = Field(
-        1 << 30, ge=0, description="Bytes that kept conversations may take together, KV and drafting state"
+        1 << 30, ge=0, description="Most bytes of all kept conversations together, KV and drafting state"
     )
-    conversation_idle: FiniteFloat = Field(1800.0, gt=0.0, description="Seconds until a conversation that rests is dropped")
+    conversation_idle: FiniteFloat = Field(1800.0, gt=0.0, description="Seconds until an idle conversation is dropped")
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field((), description="Comma-separated bearer keys; none: open")
     api_keys_file: FilePath | None = Field(
-        None, description="File with more bearer keys, one a line, # starts a comment line; read again when it changes"
+        None, description="File with more bearer keys, one per line, # starts a comment line; read again when it changes"
     )
     open_routes: Annotated[tuple[OpenRoute, ...], NoDecode] = Field(
-        OPEN_ROUTES, description="What needs no key, comma-separated: health, ready, metrics, docs, page; or none"
+        OPEN_ROUTES, description="Routes that need no key, comma-separated: health, ready, metrics, docs, page; or none"
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Origins whose pages may ask, comma-separated, or *; default: no other page's"
+        (), description="Origins whose pages may use the API, comma-separated, or *; default: none"
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
@@ -124,7 +126,7 @@ class Settings(BaseSettings):
         description="Memory in bytes for events of one stream that wait for its client; beyond, it is ended",
     )
     unread_timeout: FiniteFloat = Field(
-        60.0, gt=0.0, description="Seconds that a client may take nothing of a reply that waits for it; beyond, it is cut off"
+        60.0, gt=0.0, description="Seconds without a byte read after which a client with a waiting reply is disconnected"
     )
     shutdown_grace: FiniteFloat = Field(8.0, ge=0.0, description="Seconds that running requests get to end after SIGTERM")
     stuck_after: FiniteFloat = Field(60.0, gt=0.0, description="Seconds one forward pass may take before /health turns red")

@@ -47,7 +47,7 @@ class Speculative(RequestModel):
         description="csd: least probability of a rescued token, as a share of the likeliest token's",
     )
     rule: Literal["both", "ocm", "scg"] | None = Field(
-        default=None, description="csd: memory and gate, the memory alone, or the gate alone"
+        default=None, description="csd: memory and gate, only the memory, or only the gate"
     )
     max_nodes: int | None = Field(
         default=None, ge=1, description="Nodes of a draft tree, root included; the server sets the maximum"
@@ -70,14 +70,16 @@ class GenerationBody(RequestModel):
     ignored = IGNORED
 
     model: str | None = Field(None, description="The served model; may be left out")
-    max_tokens: int | None = Field(None, ge=1, description="Tokens to generate at most")
-    max_completion_tokens: int | None = Field(None, ge=1, description="Newer name of max_tokens; wins over it")
+    max_tokens: int | None = Field(None, ge=1, description="Most tokens to generate")
+    max_completion_tokens: int | None = Field(None, ge=1, description="Newer name of max_tokens; takes precedence")
     temperature: float = Field(1.0, ge=0.0, le=2.0, description="0 is greedy")
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     top_k: int = Field(0, ge=-1, description="0 or -1: off")
     min_p: float = Field(0.0, ge=0.0, le=1.0)
-    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="Taken from the logits of tokens in the answer so far")
-    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="The same, as often as they occur in it")
+    presence_penalty: float = Field(
+        0.0, ge=-2.0, le=2.0, description="Subtracted from the logits of tokens in the answer so far"
+    )
+    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="The same, once per occurrence")
     repetition_penalty: float = Field(
         1.0, gt=0.0, le=10.0, description="Divides positive and multiplies negative logits of tokens in prompt and answer"
     )
@@ -86,11 +88,11 @@ class GenerationBody(RequestModel):
     seed: int | None = Field(None, ge=-INT64, lt=INT64, description="Equal seeds give equal answers")
     stop: Stops = Field((), description="Up to 16 strings that end the answer; they are not part of it")
     stop_token_ids: TokenIds = Field([], description="Token ids that end the answer")
-    ignore_eos: bool = Field(False, description="Go on after the end-of-sequence token")
+    ignore_eos: bool = Field(False, description="Continue after the end-of-sequence token")
     min_tokens: int = Field(0, ge=0, description="Tokens before the answer may end by itself or by a stop")
     session_id: SessionId | None = Field(
         None,
-        description="Name of a conversation: a turn that goes on with it reads only what is new. Also as header X-Session-Id",
+        description="Name of a conversation: its next turn reads only what is new. Also as header X-Session-Id",
     )
     response_format: ResponseFormat | None = Field(None, description="What the answer must look like")
     stream: bool = False
@@ -143,7 +145,7 @@ class GenerationBody(RequestModel):
 
     @property
     def budget(self) -> int | None:
-        """Tokens to generate at most, as the client said."""
+        """Most tokens to generate, as the client said."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
@@ -161,9 +163,9 @@ class CompletionBody(GenerationBody):
     no_effect = COMPLETION_NO_EFFECT
 
     prompt: Prompts = Field(description="Text or token ids; several prompts give several choices")
-    echo: bool = Field(False, description="Give the prompt back before the answer")
+    echo: bool = Field(False, description="Return the prompt before the answer")
     logprobs: Annotated[int | None, BeforeValidator(lambda value: None if value is False else value)] = Field(
-        None, ge=0, le=MAX_LOGPROBS, description="Report log-probabilities of each token and of so many likeliest ones"
+        None, ge=0, le=MAX_LOGPROBS, description="Report log-probabilities of each token and of this many likeliest ones"
     )
 
     @property

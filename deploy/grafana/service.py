@@ -73,7 +73,7 @@ def traffic() -> Row:
             Panel(
                 "Generations",
                 "Generations that ended, by reason: stop, length, cancelled (the client left, or the server stopped), "
-                "error (of the server), invalid (a schema that the answer could not go on with).",
+                "error (of the server), invalid (a schema that the answer could not follow).",
                 "reqps",
                 (Query(rate(ENDED, by="finished_reason"), "{{finished_reason}}"),),
                 stacked=True,
@@ -119,7 +119,7 @@ def latency() -> Row:
         (
             latencies(
                 "Time to first token",
-                "From the first byte of the request to the first token: its body, tokenising, waiting in the queue, "
+                "From the first byte of the request to the first token: its body, tokenizing, waiting in the queue, "
                 "reading the prompt.",
                 "time_to_first_token_seconds",
             ),
@@ -154,7 +154,7 @@ def queue() -> Row:
             ),
             Panel(
                 "Not read",
-                "Replies per second given up because their client did not read them: too many bytes waited, or for too long a "
+                "Replies per second cut off because their client did not read them: too many bytes waited, or for too long a "
                 "time.",
                 "reqps",
                 (Query(rate("unread_replies_total", by="cause"), "{{cause}}"),),
@@ -197,7 +197,7 @@ def trouble() -> Row:
             ),
             Panel(
                 "Worker and store",
-                "Seconds since the worker last went round its loop: under 1 when idle, a step or a prefill otherwise. "
+                "Seconds since the worker last began a round of its loop: under 1 when idle, a step or a prefill otherwise. "
                 "And whether "
                 "the store is degraded (1).",
                 "s",

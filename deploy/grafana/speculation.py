@@ -37,7 +37,7 @@ def glance() -> Row:
             ),
             stat(
                 "Draft acceptance",
-                "Share of the draft tokens verified that were kept. Wide trees have a low share by nature: judge the speedup.",
+                "Share of the verified draft tokens that were kept. Low where trees are wide: judge by the speedup.",
                 "percentunit",
                 ratio(increase(ACCEPTED), increase(DRAFTED)),
                 maximum=1,
@@ -120,7 +120,7 @@ def speed() -> Row:
             ),
             Panel(
                 "Decoding",
-                "Seconds of decode steps per second, by instance: 1 is a worker that never rests. Prefill is not counted.",
+                "Seconds of decode steps per second, by instance: 1 is a worker that is always busy. Prefill is not counted.",
                 "s",
                 (Query(rate(DECODE_SECONDS, by="instance"), "{{instance}}"),),
             ),
