@@ -96,7 +96,7 @@ class RedisServer:
 
 
 class TcpServer:
-    """Accepts on a free port and hands each connection to `serve` in a thread of its own."""
+    """Accepts on a free port and hands each connection to `serve` in its own thread."""
 
     def __init__(self, serve: Callable[[socket.socket], None]) -> None:
         self._serve = serve

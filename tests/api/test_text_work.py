@@ -38,7 +38,7 @@ class Held:
 
 
 def running(test: Callable[[TextWork, Held], Awaitable[None]], most_bytes: int = MIB) -> int:
-    """Runs a test on a loop of its own; returns how many jobs were refused."""
+    """Runs a test on its own loop; returns how many jobs were refused."""
     refused: list[None] = []
     held = Held()
 

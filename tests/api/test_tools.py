@@ -1,4 +1,4 @@
-"""Tools over HTTP: offered to the template, calls told from content, forced calls, errors with their paths."""
+"""Tools over HTTP: offered to the template, calls told apart from content, forced calls, errors with their paths."""
 
 from __future__ import annotations
 

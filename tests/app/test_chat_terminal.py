@@ -22,7 +22,7 @@ COMMAND = [*PROGRAM, "chat"]
 
 
 class Pty:
-    """A program on a terminal of its own."""
+    """A program on its own terminal."""
 
     def __init__(self, arguments: list[str], **environment: str) -> None:
         self._master, slave = os.openpty()

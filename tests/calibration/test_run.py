@@ -23,7 +23,7 @@ MODES = pytest.mark.parametrize("mode", ["forced", "rollout"])
 
 
 def run(engine: Engine, directory: Path, mode: Mode, stop_after: int | None = None, generate: bool = False) -> Journal:
-    """Calibrate; with stop_after, be interrupted like by Ctrl-C after so many texts."""
+    """Calibrate; with stop_after, be interrupted as by Ctrl-C after that many texts."""
     journal = Journal(directory, {"mode": mode})
 
     def hear(progress: CalibrationProgress) -> None:

@@ -172,7 +172,7 @@ def _lend_dependencies(root: Path) -> None:
 def _enter(
     root: Path, mounts: Mounts, workdir: str, variables: Mapping[str, str], user: str | None, command: Sequence[str]
 ) -> list[str]:
-    """A command line that runs `command` as process 1 of a root of its own."""
+    """A command line that runs `command` as process 1 of its own root."""
     lent = [Path("/", name) for name in SYSTEM if not Path("/", name).is_symlink() and Path("/", name).exists()]
     lent += [Path(path) for path in (sys.prefix, sys.base_prefix) if not Path(path).is_relative_to("/usr")]
     steps = [f"mount --bind {_quoted(root)} {_quoted(root)}", f"mount -t proc proc {_quoted(_inside(root, '/proc'))}"]

@@ -1,4 +1,4 @@
-"""A table's models are told from their files as from the loaded weights."""
+"""A table's models are identified from their files just as from the loaded weights."""
 
 from __future__ import annotations
 

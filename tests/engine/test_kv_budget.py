@@ -162,7 +162,7 @@ CHAIN = SpeculationParams("draft_model", max_nodes=8, fixed_budget=True)
 
 
 def drafting_in(context: int, **more: Any) -> Engine:
-    """An engine whose draft model has a window of its own."""
+    """An engine whose draft model has its own window."""
     small = replace(loaded(eos=frozenset(), max_context=context), name="small")
     target = loaded(eos=frozenset(), max_context=256)
     return Engine(target, EngineConfig(max_nodes=24, prior_rows=0, cost_curve=FLAT, **more), draft=small)

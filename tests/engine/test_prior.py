@@ -18,7 +18,7 @@ CONFIG = EngineConfig(max_nodes=8, prior_rows=97, cost_curve=FLAT)
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Four rows a chunk, and none once so many are known."""
+    """Four rows per chunk, and none once `most` are known."""
     advance = PriorRows.advance
     monkeypatch.setattr(PriorRows, "_chunk", lambda _: 4)
     monkeypatch.setattr(PriorRows, "advance", lambda rows, room: rows.done < most and advance(rows, room))

@@ -24,7 +24,7 @@ LONG_AGO = 1000.0
 
 
 class Listener:
-    """Hears all, and moves a clock of its own by what was done: one for a prompt token, a thousand for a step."""
+    """Hears all, and moves its own clock by what was done: one for a prompt token, a thousand for a step."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -60,7 +60,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
 
 @contextmanager
 def heard(listener: Listener, **settings: Any) -> Iterator[Engine]:
-    """The observer comes after the start, which makes a token of its own."""
+    """The observer comes after the start, which makes its own token."""
     with tiny_engine(eos=frozenset(), **settings) as engine:
         engine.observer = listener
         yield engine

@@ -26,7 +26,7 @@ def test_a_flat_curve_takes_every_node_and_a_linear_one_none():
 
 
 def test_the_sessions_compete_for_the_same_rows():
-    step = CostCurve([1, 4, 5, 64], [0.02, 0.02, 0.2, 0.3])  # the fifth row is dear
+    step = CostCurve([1, 4, 5, 64], [0.02, 0.02, 0.2, 0.3])  # the fifth row is expensive
     assert share_budget([falling(0.3, 0.2), falling(0.9, 0.8)], step) == [1, 3]
     assert share_budget([falling(0.3, 0.2), falling(0.9, 0.8)], step, fixed=2) == [1, 1]
 

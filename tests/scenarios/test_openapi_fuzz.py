@@ -35,7 +35,7 @@ def _no_server_error(case: schemathesis.Case, url: str) -> None:
 
 
 def _tests() -> Iterator[tuple[str, Callable[..., None]]]:
-    """A test of its own for each operation: schemathesis would give all the same id, and pytest-xdist would run only one."""
+    """A separate test for each operation: schemathesis would give all the same id, and pytest-xdist would run only one."""
     for result in SCHEMA.get_all_operations():
         assert isinstance(result, Ok), result
         operation = result.ok()

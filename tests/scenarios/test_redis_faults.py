@@ -1,5 +1,5 @@
 """Redis killed, hanging, full, flushed, holding something else, and back: answers do not change, nobody waits, and what the
-server counted is in the store once. The service is a process of its own."""
+server counted is in the store once. The service is its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at the server from outside, in a thread of its own: health, memory, and that counters only rise."""
+"""Looks at the server from outside, in its own thread: health, memory, and that counters only rise."""
 
 from __future__ import annotations
 

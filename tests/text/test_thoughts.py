@@ -1,4 +1,4 @@
-"""Thoughts told from content, however the text is cut; which prompts begin them; grammars behind them."""
+"""Thoughts told apart from content, however the text is cut; which prompts begin them; grammars behind them."""
 
 from __future__ import annotations
 

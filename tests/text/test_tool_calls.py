@@ -1,4 +1,4 @@
-"""Tool calls: told from content however the text is cut, in each format, and forced by a grammar."""
+"""Tool calls: told apart from content however the text is cut, in each format, and forced by a grammar."""
 
 from __future__ import annotations
 

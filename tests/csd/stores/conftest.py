@@ -18,7 +18,7 @@ NewServer = Callable[..., RedisServer]
 
 @pytest.fixture
 def new_server(tmp_path: Path) -> Iterator[NewServer]:
-    """Starts servers with options, each in a directory of its own."""
+    """Starts servers with options, each in its own directory."""
     binary = server_binary()
     if binary is None:
         pytest.skip("no redis-server or valkey-server for this platform")

@@ -20,7 +20,7 @@ def store_at(url: str, fingerprint: str = FINGERPRINT, **limits: int) -> Store:
 
 
 class Driven:
-    """A store and a loop of its own."""
+    """A store and its own loop."""
 
     def __init__(self, url: str, fingerprint: str = FINGERPRINT, **limits: int) -> None:
         self.store = store_at(url, fingerprint, **limits)

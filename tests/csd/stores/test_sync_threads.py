@@ -22,7 +22,7 @@ NewSync = Callable[[Store], StoreSync]
 
 @pytest.fixture
 def new_sync() -> Iterator[NewSync]:
-    """Starts one with a memory of its own."""
+    """Starts one with its own memory."""
     syncs: list[StoreSync] = []
 
     def make(store: Store) -> StoreSync:
