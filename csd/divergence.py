@@ -1,4 +1,4 @@
-"""What calibration saw: where target and draft chose differently, how often, and by how much."""
+"""Divergences found by calibration: where target and draft chose differently, how often, and how far apart the logits were."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FREQUENT = 0.2  # the share of pairs that the paper calls frequent
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One divergence: the draft's token, the target's, and z(draft) - z(target) on the target's raw logits (never above 0
+    """One divergence: the draft's token, the target's, and z(draft) - z(target) on the target's raw logits (at most 0
     where the target chose greedily)."""
 
     draft: int
@@ -23,7 +23,7 @@ class Event:
 
 @dataclass(slots=True)
 class PairRecord:
-    """All divergences of one pair: their number and the least, the mean and the greatest gap."""
+    """The divergences of one pair: how many, and the least, mean and greatest gap."""
 
     count: int = 0
     total: float = 0.0
@@ -43,13 +43,13 @@ class PairRecord:
 
 @dataclass(slots=True)
 class Divergences:
-    """Counts of pairs over texts of `positions` compared positions."""
+    """The pairs that diverged, over `positions` compared positions."""
 
     positions: int = 0
     pairs: dict[tuple[int, int], PairRecord] = field(default_factory=dict)
 
     def add(self, events: Iterable[Event], positions: int) -> None:
-        """Take in the divergences of a text in which `positions` positions were compared."""
+        """Add the divergences of a text of which `positions` positions were compared."""
         for event in events:
             self.pairs.setdefault((event.draft, event.target), PairRecord()).add(event.gap)
         self.positions += positions
@@ -59,7 +59,7 @@ class Divergences:
         return sum(record.count for record in self.pairs.values())
 
     def entries(self) -> list[tuple[int, int, float]]:
-        """(draft, target, count), most frequent first, equals by their ids."""
+        """(draft, target, count), most frequent first; pairs of equal count by their ids."""
         ordered = sorted(self.pairs.items(), key=lambda item: (-item[1].count, item[0]))
         return [(draft, target, float(record.count)) for (draft, target), record in ordered]
 
@@ -70,12 +70,12 @@ class Divergences:
         return sum(counts[:top]) / sum(counts) if counts else 0.0
 
     def above(self, threshold: float) -> int:
-        """Pairs that occurred more than `threshold` times: those that the memory would nominate."""
+        """Number of pairs that occurred more than `threshold` times, which the memory would nominate."""
         return sum(record.count > threshold for record in self.pairs.values())
 
 
 def agreement(left: Sequence[Entry], right: Sequence[Entry], top: int) -> float:
-    """Share of the `top` most frequent pairs of one table that are among those of another; 0 where the first has none.
+    """Share of the `top` most frequent pairs of one table that are among those of another; 0 if the first is empty.
 
     left, right: (draft, target, count), most frequent first.
     """

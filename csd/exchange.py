@@ -13,17 +13,17 @@ from csd.fingerprint import SCHEMA
 from csd.memory import EQUAL, Entry, fault
 
 FORMAT = "racer-ocm"
-MAX_LINE = 4096  # bytes; the longest honest line has about a hundred
+MAX_LINE = 4096  # bytes; valid lines have about a hundred
 HEADER_FIELDS = {"format", "schema", "fingerprint", "entries"}
 ENTRY_FIELDS = {"draft", "target", "count"}
 
 
 class ExchangeError(ValueError):
-    """A file that cannot be read or written as a table; says where and what, and never repeats its content."""
+    """A file that cannot be read or written as a table. The message gives place and reason and never repeats the content."""
 
 
 def write(file: str | os.PathLike[str] | BinaryIO, fingerprint: str, entries: Iterable[Entry]) -> int:
-    """Write a table and return its number of entries; a path gets the whole file or none.
+    """Write a table and return its number of entries. A file at a path is written whole or not at all.
 
     entries: (draft, target, count), each pair once.
     """
@@ -58,9 +58,9 @@ def _line(values: dict[str, object]) -> bytes:
 def read(
     file: str | os.PathLike[str] | BinaryIO, fingerprint: str, *, any_fingerprint: bool = False, name: str = "table"
 ) -> list[Entry]:
-    """Read a whole table, or raise ExchangeError and give nothing.
+    """Read a whole table, or raise ExchangeError.
 
-    any_fingerprint: take a table made for another target, draft source or vocabulary. name: what errors call a stream.
+    any_fingerprint: accept a table made for another target, draft source or vocabulary. name: of a stream, in error messages.
     """
     if not isinstance(file, str | os.PathLike):
         return _Reader(file, name).table(None if any_fingerprint else fingerprint)
@@ -73,14 +73,14 @@ def read(
 
 
 def read_any(stream: BinaryIO, name: str) -> tuple[str, list[Entry]]:
-    """Read a whole table of whatever models; returns its fingerprint with it. name: what errors call the stream."""
+    """Read a whole table made for any models; returns its fingerprint and entries. name: of the stream, in error messages."""
     reader = _Reader(stream, name)
     entries = reader.table(None)
     return reader.fingerprint, entries
 
 
 class _Reader:
-    """Reads lines and knows where it is. fingerprint: of the header, once it was read."""
+    """Reads line by line and counts the lines for error messages. fingerprint: from the header, once it has been read."""
 
     fingerprint = ""
 
@@ -100,7 +100,7 @@ class _Reader:
             if row[:2] in pairs:
                 self._fail("this pair was there before")
             pairs.add(row[:2])
-            if row[0] != row[1]:  # older tables could hold counts of equal tokens, which nothing uses
+            if row[0] != row[1]:  # older tables could hold counts of equal tokens, which have no use
                 rows.append(row)
         if len(pairs) < expected:
             self._fail(f"the file ends here, {expected - len(pairs)} entries short of what the header says")
@@ -134,7 +134,7 @@ class _Reader:
         return values["draft"], values["target"], float(values["count"])
 
     def _next(self) -> dict[str, Any] | None:
-        """The object on the next line, None behind the last."""
+        """The JSON object on the next line; None after the last."""
         line = self.stream.readline(MAX_LINE + 1)
         if not line:
             return None

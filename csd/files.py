@@ -1,4 +1,4 @@
-"""Files that are written whole: a reader finds the old one or the new one, after a power cut too."""
+"""Atomic file writes: a reader finds the old file or the new one, even after a power failure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-PARTIAL = ".partial-"  # begins the name of what is still being written
+PARTIAL = ".partial-"  # prefix of the names of unfinished files
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of `path` when the block ends well; otherwise nothing changes. Raises OSError."""
+    """A stream whose content replaces `path` when the block ends without an exception. Raises OSError."""
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(6)}-{path.name}")
     try:
         with partial.open("xb") as stream:
@@ -28,19 +28,19 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Replace a file. Raises OSError."""
+    """Replace a file atomically. Raises OSError."""
     with replacing(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename a file or directory whose content is on the disk, and put the new name there too. Raises OSError."""
+    """Rename a file or directory whose content is synced, and sync the new name too. Raises OSError."""
     source.replace(target)
     sync(target.parent)
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a directory, to the disk. Systems that cannot do it for a directory are let be."""
+    """Sync a file, or the names in a directory, to disk. Does nothing for a directory on systems that cannot sync one."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -53,7 +53,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Bring everything below a directory to the disk. Raises OSError."""
+    """Sync everything below a directory to disk. Raises OSError."""
     for root, _, names in os.walk(directory):
         for name in names:
             sync(Path(root) / name)

@@ -1,4 +1,4 @@
-"""What a table of divergences belongs to: a target, a draft source, a vocabulary and a schema."""
+"""The fingerprint of a table of divergences: target, draft source, vocabulary and schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SCHEMA = 1
 
 
 def fingerprint(target: str, draft_source: str, vocabulary: Mapping[str, int] | Iterable[tuple[int, str]]) -> str:
-    """32 hex digits that change with any of the parts; counts made under one never serve another.
+    """32 hex digits that change with any of the parts, so that counts are only used for the models they were made with.
 
     target: the target's identity. draft_source: a draft model's identity or a drafter's name. vocabulary: string to id, or
     pairs (id, string); their order does not matter.
@@ -28,6 +28,6 @@ def vocabulary_hash(vocabulary: Mapping[str, int] | Iterable[tuple[int, str]]) -
 
 
 def _framed(text: str) -> bytes:
-    """The text with its length before it, so that no two lists of parts run together into the same bytes."""
+    """The text with its length before it, so that different lists of parts never join to the same bytes."""
     data = text.encode("utf-8", "surrogatepass")
     return b"%d:" % len(data) + data

@@ -1,4 +1,4 @@
-"""Who may be rescued: the calibrated rule (memory nominates, gate admits) and the static lossy rule it is compared with."""
+"""Acceptance rules: the calibrated one (memory nominates, gate admits) and the static lossy one it is compared with."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from csd.memory import CorrectionMemory
 def gate(z_draft: float, z_highest: float, tau: float) -> bool:
     """Semantic Consistency Gating: z_draft - z_highest >= ln(tau), that is p(draft) >= tau * (highest p of the row).
 
-    On the target's logits of one row, so neither a softmax nor the temperature comes in. CSD paper, section SCG, where decoding
-    is greedy and the highest is that of the target's own token; a sampled token may be improbable itself and admit anything.
+    CSD paper, section SCG. A difference of logits needs neither softmax nor temperature. In the paper decoding is greedy, so
+    the highest logit is that of the target's own token. Here it is the row's highest when the target samples too: compared
+    with an improbable sampled token, any draft would be admitted.
     """
     return z_draft - z_highest >= math.log(tau)
 
 
 class Rule(Protocol):
-    """What a walk asks at a mismatch."""
+    """The two questions a walk asks at a mismatch."""
 
     def nominates(self, memory: CorrectionMemory | None, draft: int, target: int) -> bool:
-        """Whether `draft` may stand for `target`, before any logit is looked at. memory: None where no table speaks of it."""
+        """Whether `draft` may replace `target`, before any logits are read. memory: None where no table counts this source."""
 
     def admits(self, z_draft: float, z_highest: float, *, changed: bool = False) -> bool:
-        """Whether the draft token is plausible by one row of logits. changed: the row is not raw, the request's settings are in
-        it."""
+        """Whether the draft token is plausible in one row of logits. changed: the request's settings changed the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class CsdRule:
     """Rescue iff count > lambda (OCM) and z(draft) - max(z) >= ln(tau) (SCG), after arXiv 2604.13634.
 
-    Without use_gate it is the paper's "OCM only", without use_memory its "SCG only". Where a request changes its logits, the
-    gate on the changed row stays in any case: a rescue never brings back what a request keeps out. ValueError names the field.
+    Without use_gate it is the paper's "OCM only", without use_memory its "SCG only". The gate on a row that the request's
+    settings changed always applies, so a rescue never emits a token that the request excludes. ValueError names the field.
     """
 
     lambda_: float = 6

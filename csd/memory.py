@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -11,24 +10,24 @@ from itertools import chain
 import numpy as np
 
 Entry = tuple[int, int, float]  # draft, target, count
-Increment = Entry  # what a store has to add to one pair
+Increment = Entry  # a count to add to one pair of a store's table
 Table = dict[int, float]  # counts; the key is draft << 32 | target
 
 MAX_ID = 2**31 - 1
-MAX_COUNT = 2**53  # up to here a float counts by ones
-SMALLEST_UNIT = 2.0**-64  # the table is rescaled when one divergence would be stored as the inverse of this
-NEGLIGIBLE = 2.0**-20  # a decayed count that a rescaling forgets
+MAX_COUNT = 2.0**53  # above this a float can no longer be increased by one
+SMALLEST_UNIT = 2.0**-64  # below this unit the stored counts are rescaled to a unit of 1
+NEGLIGIBLE = 2.0**-20  # rescaling drops decayed counts up to this
+DEFAULT_MAX_ENTRIES = 200_000
 EQUAL = "draft and target must be two different tokens"
-BYTES_PER_ENTRY = 32 + 24  # an int key and a float besides the dict's own slot
 
 
 def fault(draft: object, target: object, count: object) -> str | None:
-    """What is wrong with an entry from outside, without its content; None: nothing."""
+    """Why an entry from outside is invalid, without repeating its content; None for a valid one."""
     for name, token in (("draft", draft), ("target", target)):
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= MAX_ID:
             return f"{name} must be a whole number from 0 to {MAX_ID}"
     if not isinstance(count, int | float) or isinstance(count, bool) or not 0 < count <= MAX_COUNT:
-        return f"count must be a positive number, {MAX_COUNT} at most"
+        return f"count must be a positive number, {MAX_COUNT:.0f} at most"
     return None
 
 
@@ -42,7 +41,7 @@ def _add(table: Table, entries: Iterable[Entry]) -> None:
 
 
 def _keep_most_frequent(table: Table, keep: int) -> None:
-    """Drop the least frequent in place until `keep` are left; among equals the older entry goes first."""
+    """Drop the least frequent in place until `keep` are left; of equal counts the older entry goes first."""
     surplus = len(table) - keep
     if surplus <= 0:
         return
@@ -53,16 +52,16 @@ def _keep_most_frequent(table: Table, keep: int) -> None:
 
 
 class CorrectionMemory:
-    """Counts of (draft token, target token), context-free, with their bound, decay and the increments a store still lacks.
+    """Counts of (draft token, target token) pairs in any context: bounded, decaying, with the increments no store has yet.
 
-    Lookups take no lock; everything that changes the memory does. Counts are stored divided by `unit`, which halves when
-    half_life divergences were recorded: all counts halve at once, exactly, and no entry is touched.
+    Lookups take no lock; every change does. Counts are stored divided by `unit`. After each half_life recorded divergences the
+    unit halves, which halves all counts exactly without touching any entry.
     """
 
-    def __init__(self, max_entries: int = 200_000, half_life: float | None = None) -> None:
-        """max_entries: most pairs held, and most pairs waiting for a store. half_life: in recorded divergences, 1 or more.
+    def __init__(self, max_entries: int = DEFAULT_MAX_ENTRIES, half_life: float | None = None) -> None:
+        """max_entries: limit of pairs held, and of pairs waiting for a store. half_life: in recorded divergences, 1 or more.
 
-        ValueError names the field.
+        Raises ValueError, which names the field.
         """
         if max_entries < 1:
             raise ValueError("max_entries must be at least 1")
@@ -70,8 +69,7 @@ class CorrectionMemory:
             raise ValueError("half_life must be a finite number of at least 1, or None")
         self.max_entries = max_entries
         self.half_life = half_life
-        self.recorded = 0  # divergences ever counted here: what stores acknowledge adds up to it
-        self.version = 0  # rises with every change of a count
+        self.recorded = 0  # divergences since the start; the store acknowledges as many in the end
         self._lock = threading.Lock()
         self._recorded = 0.0  # divergences since the last halving
         self._pending: Table = {}
@@ -94,7 +92,6 @@ class CorrectionMemory:
             self._pending[key] = self._pending.get(key, 0.0) + times
             self._trim(self._pending)
             self.recorded += times
-            self.version += 1
 
     def _diverge(self, key: int, times: float) -> None:
         half_life = math.inf if self.half_life is None else self.half_life
@@ -118,33 +115,22 @@ class CorrectionMemory:
         self._view = (pairs, unit)
 
     def _trim(self, table: Table) -> None:
-        """Above the bound the lowest tenth leaves at once, so that one sort serves many insertions."""
+        """Above the bound, drop a tenth of the table, the least frequent pairs, so that one sort serves many insertions."""
         if len(table) > self.max_entries:
             _keep_most_frequent(table, self.max_entries - self.max_entries // 10)
 
     def drain(self) -> list[Increment]:
-        """What was recorded since the last drain, oldest pair first. Until acknowledged, the batch is the caller's to keep."""
+        """What was recorded since the last drain, oldest pair first. The caller keeps it until a store has acknowledged it."""
         with self._lock:
             pending, self._pending = self._pending, {}
         return [(key >> 32, key & MAX_ID, count) for key, count in pending.items()]
 
-    def restore(self, batch: Iterable[Increment]) -> None:
-        """Put a drained batch that no store took back among the pending; the counts hold it already."""
-        merged: Table = {}
-        _add(merged, batch)
-        with self._lock:
-            for key, count in self._pending.items():
-                merged[key] = merged.get(key, 0.0) + count
-            _keep_most_frequent(merged, self.max_entries)
-            self._pending = merged
-
     def replace(self, entries: Iterable[Entry], in_flight: Iterable[Increment] | None = None) -> None:
-        """Take over a store's snapshot; what it lacks of our own records stays counted, once.
+        """Take over a store's snapshot and keep what this memory recorded that is not in it.
 
-        The new counts are entries + in_flight + pending. Pending is what was never drained, which no snapshot holds; in_flight
-        is a drained batch that the snapshot does not hold. So after an acknowledged batch: replace(snapshot); while a batch
-        is under way and the snapshot was read before it: replace(snapshot, batch); after a failed one: restore(batch), then
-        replace(snapshot). Stores keep whole counts: decay starts anew from the snapshot. ValueError changes nothing.
+        The new counts are entries + in_flight + what was recorded since the last drain. in_flight: drained increments that the
+        snapshot does not contain. Stores hold counts without decay, so decay starts again from the snapshot. Raises ValueError
+        for an invalid entry and then changes nothing.
         """
         table: Table = {}
         _add(table, chain(entries, in_flight or ()))
@@ -155,7 +141,7 @@ class CorrectionMemory:
             self._recorded = 0.0
 
     def merge(self, entries: Iterable[Entry]) -> None:
-        """Add counts from elsewhere. They are not pending: whoever brings them tells the store. ValueError changes nothing."""
+        """Add counts from elsewhere; the caller stores them. Raises ValueError for an invalid entry, before any change."""
         table: Table = {}
         _add(table, entries)
         with self._lock:
@@ -167,18 +153,16 @@ class CorrectionMemory:
     def _install(self, table: Table, unit: float) -> None:
         _keep_most_frequent(table, self.max_entries)
         self._view = (table, unit)
-        self.version += 1
 
     def clear(self) -> None:
-        """Forget everything, the pending included."""
+        """Forget everything, also what no store has yet."""
         with self._lock:
             self._pending = {}
             self._recorded = 0.0
             self._view = ({}, 1.0)
-            self.version += 1
 
     def entries(self) -> Iterator[Entry]:
-        """A snapshot, most frequent first, equals by draft, then target."""
+        """A snapshot, most frequent first; pairs of equal count by draft, then target."""
         with self._lock:
             pairs, unit = self._view
             items = list(pairs.items())
@@ -186,16 +170,5 @@ class CorrectionMemory:
         return ((key >> 32, key & MAX_ID, value * unit) for key, value in items)
 
     def __len__(self) -> int:
-        """Divergence pairs held."""
+        """Number of pairs held."""
         return len(self._view[0])
-
-    @property
-    def pending(self) -> int:
-        """Pairs that wait for a store."""
-        return len(self._pending)
-
-    @property
-    def nbytes(self) -> int:
-        """About how many bytes of memory the tables take."""
-        tables = (self._view[0], self._pending)
-        return sum(sys.getsizeof(table) + len(table) * BYTES_PER_ENTRY for table in tables)

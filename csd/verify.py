@@ -1,4 +1,4 @@
-"""The walk: which of a draft tree's tokens the target keeps."""
+"""The walk through a verified draft tree: which of its tokens the target keeps."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from racer.tree import DraftTree, Source
 
 
 class RowLogits(NamedTuple):
-    """Of one row of the target's logits: those of the tokens asked for, in their order, and the highest of all."""
+    """Part of one row of the target's logits: of the tokens asked for, in their order, and the highest of the row."""
 
     drafts: Sequence[float]
     highest: float
 
 
-Choose = Callable[[int, int], int]  # (node, tokens emitted before in this step) -> the target's token after that node
-# (node, token ids) -> what the raw row after the node says, and, where the request's settings change it, the changed row
+Choose = Callable[[int, int], int]  # (node, tokens emitted in this step so far) -> the target's token after the node
+# (node, token ids) -> logits of the raw row after the node and, if the request's settings change it, of the changed row
 Read = Callable[[int, Sequence[int]], Sequence[RowLogits]]
 Teaches = Callable[[int, int, int], bool]  # (node, its first-ranked child, the target's token) -> whether the memory may learn
 Protected = AbstractSet[int] | Callable[[int], bool]
@@ -32,16 +32,16 @@ ANY = frozenset(Source)
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What one step emits.
+    """The result of walking one tree.
 
-    path: nodes kept, root first; its rows of KV stay. tokens: emitted tokens, one more than drafts kept, since the target's
-    own token always ends a walk. sources: where each came from. rescued: indices into tokens of the draft tokens that were
-    kept in place of the target's.
+    path: nodes kept, root first; their KV rows stay. tokens: emitted tokens, one more than drafts kept, since every walk ends
+    with a token of the target's own. sources: where each token came from. rescued: indices into tokens of the draft tokens
+    that were kept in place of the target's.
 
-    What the memory learns from, in walking order, empty unless recorded: divergences, (draft, target), the first-ranked child
-    and the target's token at each node where no child carried that token, rescued or not. compared: these, and the nodes where
-    the target chose the first-ranked child. nominated: children that the memory (or a rule without one) put forward;
-    refused_by_gate: those of them that the target's logits did not admit.
+    For the memory, in walking order: divergences, pairs (first-ranked child's token, target's token) of the nodes where no
+    child carried the target's token, rescued or not. compared: number of these nodes and of those where the target chose the
+    first-ranked child. nominated: children that the memory (or a rule without one) nominated. refused_by_gate: those of them
+    that the target's logits did not admit. `walk_exact` leaves divergences and compared empty unless asked to record them.
     """
 
     path: tuple[int, ...]
@@ -68,33 +68,18 @@ def walk_exact(
 ) -> Walk:
     """Follow the target's own choice from the root for as long as a child carries it.
 
-    The target's token is drawn first and then looked for among the children, so whatever was drafted, the emitted tokens
-    are the target's: greedy decoding stays greedy, and a sample keeps its distribution. record: report the divergences too.
+    The target's token is drawn first and only then compared with the children. So the emitted tokens are the target's,
+    whatever was drafted: greedy decoding stays greedy, and sampling keeps its distribution. record: report divergences too.
     table_of, teaches: see walk_csd.
     """
-    path = [0]
-    tokens: list[int] = []
-    sources: list[Source] = []
-    seen = _Seen(tree, table_of, teaches)
-    node = 0
-    while True:
-        token = choose(node, len(tokens))
-        tokens.append(token)
-        child = tree.child_with(node, token)
+    course = _Course(tree)
+    comparison = _Comparison(tree, table_of, teaches)
+    while not course.ended:
+        token = choose(course.node, len(course.tokens))
         if record:
-            seen.add(node, *_children(tree, node), token)
-        if child < 0:
-            sources.append(Source.TARGET)
-            return Walk(
-                tuple(path),
-                tuple(tokens),
-                tuple(sources),
-                divergences=tuple(seen.divergences),
-                compared=seen.compared,
-            )
-        sources.append(Source(int(tree.source[child])))
-        path.append(child)
-        node = child
+            comparison.add(course.node, *_children(tree, course.node), token)
+        course.step(tree.child_with(course.node, token), token)
+    return course.walk(comparison)
 
 
 def walk_csd(
@@ -108,62 +93,94 @@ def walk_csd(
     table_of: Collection[int] = ANY,
     teaches: Teaches = _always,
 ) -> Walk:
-    """Walk as walk_exact; where no child carries the target's token, a child may be kept in its place (CSD, lossy).
+    """Walk as walk_exact, but where no child carries the target's token a child may be rescued: kept in its place (CSD, lossy).
 
-    Of the children that the rule nominates and that each row read admits, the one with the highest logit in the last row is
-    kept, the first among equals, and the walk goes on below it: its KV and logits are there. read is called once per mismatch
-    that has a nominated child. protected: ids that neither are rescued nor give way (EOS, stop, special, banned). table_of:
-    the sources that `memory` counts: it is not asked about children of others, nor learns from them. teaches: asked where a
-    child of such a source ranks first.
+    Of the children that the rule nominates and that every row read admits, the one with the highest logit in the last row is
+    kept, the first of equals. The walk goes on below it, since its KV and logits are there. read is called once per mismatch
+    with a nominated child. protected: ids that are neither rescued nor replaced (EOS, stop, special, banned tokens).
+    table_of: the sources that `memory` counts; children of other sources are neither looked up nor learnt from. teaches:
+    called where the first-ranked child is of such a source.
     """
     is_protected = protected if callable(protected) else protected.__contains__
-    path = [0]
-    tokens: list[int] = []
-    sources: list[Source] = []
-    rescued: list[int] = []
-    seen = _Seen(tree, table_of, teaches)
-    node = nominated = refused = 0
-    while True:
-        token = choose(node, len(tokens))
+    course = _Course(tree)
+    comparison = _Comparison(tree, table_of, teaches)
+    while not course.ended:
+        node, token = course.node, choose(course.node, len(course.tokens))
         nodes, drafts = _children(tree, node)
-        seen.add(node, nodes, drafts, token)
-        child = nodes[drafts.index(token)] if token in drafts else -1
-        if child < 0 and drafts and not is_protected(token):
+        comparison.add(node, nodes, drafts, token)
+        if token in drafts:
+            course.step(nodes[drafts.index(token)], token)
+            continue
+        candidates: list[tuple[int, int]] = []
+        if drafts and not is_protected(token):
             candidates = [
-                (child_node, draft)
-                for child_node, draft in zip(nodes, drafts, strict=True)
+                (child, draft)
+                for child, draft in zip(nodes, drafts, strict=True)
                 if not is_protected(draft)
-                and rule.nominates(memory if int(tree.source[child_node]) in table_of else None, draft, token)
+                and rule.nominates(memory if int(tree.source[child]) in table_of else None, draft, token)
             ]
-            if candidates:
-                child, refusals = _best(candidates, read(node, [draft for _, draft in candidates]), rule)
-                nominated += len(candidates)
-                refused += refusals
-            if child >= 0:
-                rescued.append(len(tokens))
-                token = int(tree.tokens[child])
-        tokens.append(token)
+        if candidates:
+            course.rescue(candidates, read(node, [draft for _, draft in candidates]), rule)
+        if course.node == node:
+            course.step(-1, token)
+    return course.walk(comparison)
+
+
+class _Course:
+    """Where a walk stands and what it has emitted so far."""
+
+    __slots__ = ("ended", "node", "nominated", "path", "refused", "rescued", "sources", "tokens", "tree")
+
+    def __init__(self, tree: DraftTree) -> None:
+        self.tree = tree
+        self.node = self.nominated = self.refused = 0
+        self.path = [0]
+        self.tokens: list[int] = []
+        self.sources: list[Source] = []
+        self.rescued: list[int] = []
+        self.ended = False
+
+    def step(self, child: int, token: int) -> None:
+        """Emit a token and go to the child that carries it; -1: the token is the target's own, and the walk ends."""
+        self.tokens.append(token)
         if child < 0:
-            sources.append(Source.TARGET)
-            break
-        sources.append(Source(int(tree.source[child])))
-        path.append(child)
-        node = child
-    return Walk(
-        tuple(path),
-        tuple(tokens),
-        tuple(sources),
-        tuple(rescued),
-        tuple(seen.divergences),
-        seen.compared,
-        nominated,
-        refused,
-    )
+            self.sources.append(Source.TARGET)
+            self.ended = True
+            return
+        self.sources.append(Source(int(self.tree.source[child])))
+        self.path.append(child)
+        self.node = child
+
+    def rescue(self, candidates: list[tuple[int, int]], rows: Sequence[RowLogits], rule: Rule) -> None:
+        """Step to the admitted candidate (node, token) with the highest logit in the last row, if any is admitted."""
+        best, z_best = -1, -math.inf
+        for rank in range(len(candidates)):
+            admitted = all(rule.admits(row.drafts[rank], row.highest, changed=place > 0) for place, row in enumerate(rows))
+            if not admitted:
+                self.refused += 1
+            elif rows[-1].drafts[rank] > z_best:
+                best, z_best = rank, rows[-1].drafts[rank]
+        self.nominated += len(candidates)
+        if best >= 0:
+            self.rescued.append(len(self.tokens))
+            self.step(*candidates[best])
+
+    def walk(self, comparison: _Comparison) -> Walk:
+        return Walk(
+            tuple(self.path),
+            tuple(self.tokens),
+            tuple(self.sources),
+            tuple(self.rescued),
+            tuple(comparison.divergences),
+            comparison.compared,
+            self.nominated,
+            self.refused,
+        )
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What one walk says of the draft source of a table."""
+class _Comparison:
+    """What the memory may learn from a walk: how the target's choices compare with the first-ranked children."""
 
     tree: DraftTree
     table_of: Collection[int]
@@ -172,9 +189,9 @@ class _Seen:
     divergences: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, node: int, nodes: list[int], drafts: list[int], token: int) -> None:
-        """nodes, drafts: the node's children and their tokens, first-ranked first; that one counts where its source does.
+        """Compare the target's token with the node's children and their tokens, the first-ranked first.
 
-        Nothing is learnt where a lower-ranked one is chosen.
+        Nothing is learnt where the target chose a lower-ranked child, or where the first-ranked one is of another source.
         """
         if not drafts or int(self.tree.source[nodes[0]]) not in self.table_of or token in drafts[1:]:
             return
@@ -185,18 +202,6 @@ class _Seen:
 
 
 def _children(tree: DraftTree, node: int) -> tuple[list[int], list[int]]:
-    """A node's children in tree order, the first-ranked first: nodes and tokens."""
+    """A node's children and their tokens, in tree order, so the first-ranked first."""
     nodes = np.flatnonzero(tree.parents == node)
     return nodes.tolist(), tree.tokens[nodes].tolist()
-
-
-def _best(candidates: list[tuple[int, int]], rows: Sequence[RowLogits], rule: Rule) -> tuple[int, int]:
-    """The admitted node of the highest logit in the last row, -1 for none, and how many were refused."""
-    best, z_best, refusals = -1, -math.inf, 0
-    for rank, (node, _) in enumerate(candidates):
-        admitted = all(rule.admits(row.drafts[rank], row.highest, changed=place > 0) for place, row in enumerate(rows))
-        if not admitted:
-            refusals += 1
-        elif rows[-1].drafts[rank] > z_best:
-            best, z_best = node, rows[-1].drafts[rank]
-    return best, refusals

@@ -1,4 +1,4 @@
-"""What every store of a correction memory offers, and the errors it raises."""
+"""The interface of stores for a correction memory, and the errors they raise."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
-from csd.fingerprint import SCHEMA
+from csd.memory import MAX_ID, Increment
 
-Increment = tuple[int, int, float]  # draft, target, count to add
-
-MAX_ID = 2**31 - 1
-MAX_COUNT = 2.0**53  # a store may hold more, but gives out no more
 DEFAULT_TTL = 30 * 86400  # seconds
-DEFAULT_MAX_ENTRIES = 200_000
-KEPT_BATCHES = 10_000  # ids remembered per fingerprint; a batch is known again until so many others came after it
-
-__all__ = ["SCHEMA", "Batch", "Increment", "Snapshot", "Store", "StoreError", "StoreMisfit", "StoreUnavailable"]
-
+CHUNK = 5_000  # entries per call; a larger call could exceed the store's time-out
+KEPT_BATCHES = 10_000  # batch ids remembered per fingerprint, to recognise a batch that is sent again
 
 ErrorKind = Literal[
     "auth",
@@ -46,10 +39,7 @@ ERROR_KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
 
 
 class StoreError(Exception):
-    """A store did not do what was asked. The message says what to do and never holds a password.
-
-    kind: fit for a metric's label.
-    """
+    """A store operation failed. The message says what to do and never contains a password. kind: a metric's label."""
 
     def __init__(self, message: str, kind: ErrorKind) -> None:
         super().__init__(message)
@@ -57,17 +47,16 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
-    """It may work again by itself. Whether the operation took effect is unknown; batches can be sent again unchanged."""
+    """A failure that may pass by itself. The operation may have taken effect; a batch can be sent again unchanged."""
 
 
 class StoreMisfit(StoreError):
-    """Someone has to change something first: a password, a file, a key. Nothing was written."""
+    """A failure that lasts until someone changes something: a password, a file, a key. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Increments that take effect together, once. ValueError when one is not (id, another id, positive finite
-    count)."""
+    """Increments applied together, exactly once. ValueError when one is not (id, another id, positive finite count)."""
 
     increments: tuple[Increment, ...]
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -80,9 +69,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A table as it stood at `version`. entries: (draft, target, count), most frequent first, each pair once.
+    """A table at one version. entries: (draft, target, count), most frequent first, each pair once.
 
-    Older tables could hold counts of equal tokens, which nothing uses: a store leaves them out.
+    Older tables could hold counts of equal tokens, which have no use: a store leaves them out.
     """
 
     version: int
@@ -90,48 +79,48 @@ class Snapshot:
 
 
 class Store(Protocol):
-    """One fingerprint's table. Every method raises StoreError and nothing else, and takes bounded time.
+    """The table of one fingerprint. Methods raise StoreError and nothing else, and finish within bounded time.
 
-    The version is 0 while the store holds nothing under the fingerprint. It rises by one with each batch; a table that is
-    made anew (first use, flush, expiry) starts at the time in microseconds, so that it never repeats an older one's version.
+    The version is 0 while the store has no table for the fingerprint. Each batch raises it by one. A new table (first use,
+    flush, expiry) starts at the current time in microseconds, so that its versions differ from those of earlier tables.
     """
 
-    name: str  # for people; no secrets
+    name: str  # for messages; contains no secrets
 
     async def open(self) -> None:
-        """Connect and check. The other methods do it themselves where it was not done."""
+        """Connect and check. The other methods connect by themselves where needed."""
 
     async def apply(self, batch: Batch) -> int:
-        """Add the batch, all of it or nothing, and return the version. A batch that is in already changes nothing."""
+        """Add the batch, whole or not at all, and return the version. A batch applied before changes nothing."""
 
     async def version(self) -> int: ...
 
     async def load(self) -> Snapshot: ...
 
     async def replace(self, entries: Sequence[Increment]) -> None:
-        """Put these entries, each pair once, in the place of the whole table, or leave it as it is."""
+        """Replace the whole table with these entries, each pair once; on failure the table is unchanged."""
 
     async def clear(self) -> None:
-        """Empty the table. Batches that were applied before stay known."""
+        """Empty the table. The ids of applied batches are kept."""
 
     async def close(self) -> None:
-        """Let go of connections; never raises."""
+        """Close connections; never raises."""
 
 
 def first_version() -> int:
     return time.time_ns() // 1_000
 
 
-def batches_of(increments: Iterable[Increment], size: int = 5_000) -> list[Batch]:
-    """Cut into batches small enough for a store to merge within its time-out."""
+def batches_of(increments: Iterable[Increment], size: int = CHUNK) -> list[Batch]:
+    """Split into batches small enough for a store to apply within its time-out."""
     rows = tuple(increments)
     return [Batch(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
 async def add_once(store: Store, increments: Iterable[Increment], name: str) -> bool:
-    """Add increments under a name of the caller's choice; False where the store has taken all that bears it before.
+    """Add increments once under a name of the caller's choice; False if they were all added under this name before.
 
-    Each batch gets an id made of the name and its place. What was cut off in the middle goes on there when it is sent again.
+    Batch ids are made from the name and the batch's index, so an interrupted call can be repeated and continues where it ended.
     """
     digest = hashlib.sha256(name.encode()).hexdigest()[:26]
     before = after = await store.version()

@@ -1,4 +1,4 @@
-"""The shared store: Redis 6 or newer, or Valkey, for replicas that teach each other."""
+"""The shared store: Redis 6 or newer, or Valkey, for replicas that learn from each other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from csd.stores.base import KEPT_BATCHES, MAX_COUNT, MAX_ID, SCHEMA, Batch, Increment, Snapshot, StoreError, StoreMisfit
+from csd.fingerprint import SCHEMA
+from csd.memory import MAX_COUNT, MAX_ID, Increment
+from csd.stores.base import CHUNK, KEPT_BATCHES, Batch, Snapshot, StoreError, StoreMisfit
 from csd.stores.redis_errors import TIMEOUT, misshaped, translated
 
 T = TypeVar("T")
 
-CHUNK = 5_000  # entries per call; a larger one could outlast the time-out
-STAGED = 600  # seconds until what an import that was cut off left is gone
+STAGED = 600  # seconds until Redis deletes what an interrupted import left
 OLDEST = 6  # major version
 OPTIONS = {"db", "username", "password", "client_name"}
 TLS_OPTIONS = {"ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"}
 
-# Redis does not undo what a failing script wrote, so whatever can be refused is looked at first: types here, memory by the
-# first write. KEYS: pairs, version, batches.
+# Redis does not undo the writes of a failing script, so whatever can fail is checked first: types here, memory by the first
+# write. KEYS: pairs, version, batches.
 CHECK = """
 local function misfit(key, wanted)
   local found = redis.call('TYPE', key).ok
@@ -50,7 +51,7 @@ local function bump()
   redis.call('SET', KEYS[2], string.format('%.0f', version))
 end
 """
-# ARGV: batch id, seconds to live, most entries, batches kept, then draft:target and count by turns.
+# ARGV: batch id, seconds to live, entry limit, batches kept, then draft:target and count alternately.
 APPLY = f"""{CHECK}
 if redis.call('ZSCORE', KEYS[3], ARGV[1]) then return version end
 bump()
@@ -71,8 +72,8 @@ for i = 2, 3 do redis.call('EXPIRE', KEYS[i], ARGV[1]) end
 return version
 """
 
-# KEYS[4]: the new table, or a key that does not exist for an empty one. ARGV: seconds to live, most entries. The first write is
-# the one that a full server refuses.
+# KEYS[4]: the new table; the key does not exist for an empty one. ARGV: seconds to live, entry limit. A full server refuses the
+# first write, so the script fails before it has changed anything.
 REPLACE = f"""{CHECK}
 bump()
 if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('RENAME', KEYS[4], KEYS[1]) else redis.call('DEL', KEYS[1]) end
@@ -83,17 +84,17 @@ return version
 
 
 class RedisStore:
-    """Three keys, each with a time to live, in one cluster slot by their hash tag:
+    """Three keys with a time to live. Their hash tag puts them into one cluster slot:
 
-    racer:ocm:<schema>:{<fingerprint>}           sorted set, "draft:target" by count: the least frequent can leave first
+    racer:ocm:<schema>:{<fingerprint>}           sorted set, "draft:target" by count, to remove the least frequent first
     racer:ocm:<schema>:{<fingerprint>}:version   integer
-    racer:ocm:<schema>:{<fingerprint>}:batches   sorted set, batch id by the version it made
+    racer:ocm:<schema>:{<fingerprint>}:batches   sorted set, batch id by the version it led to
 
-    What the server acknowledged is as durable as the server: with an append-only file it survives a kill of the server.
+    Acknowledged batches are as durable as the server: with an append-only file they survive a crash of it.
     """
 
     def __init__(self, url: str, fingerprint: str, *, ttl: int, max_entries: int) -> None:
-        """ValueError says what is wrong with the URL, without repeating it."""
+        """Raises ValueError, which says what is wrong with the URL without repeating it."""
         self.name = _checked(url)
         self.ttl = ttl
         self.max_entries = max_entries
@@ -107,7 +108,7 @@ class RedisStore:
                 encoding_errors="replace",
                 socket_timeout=TIMEOUT,
                 socket_connect_timeout=TIMEOUT,
-                # Once more over a new connection when the server closed an idle one; a batch sent twice counts once.
+                # Retry once over a new connection, in case the server closed an idle one; a repeated batch counts once.
                 retry=Retry(NoBackoff(), 1, (RedisConnectionError,)),
             )
         except (ValueError, TypeError):
@@ -142,11 +143,11 @@ class RedisStore:
             snapshot, moved = await self._read()
             if not moved:
                 break
-        # Where others keep writing, the last one bears the version before their writes: they will be noticed and read.
+        # If others keep writing, the last snapshot has the version from before their writes, so the next refresh reads them.
         return snapshot
 
     async def replace(self, entries: Sequence[Increment]) -> None:
-        """The new table is written beside the old one, under a key that soon expires, and takes its place at once."""
+        """Write the new table under a temporary key that expires soon, then swap it in at once."""
         staged = f"{self.keys[0]}:import:{uuid.uuid4().hex}"
         try:
             for start in range(0, len(entries), CHUNK):
@@ -169,13 +170,13 @@ class RedisStore:
             await self._client.aclose()
 
     async def _read(self) -> tuple[Snapshot, bool]:
-        """The table in chunks, and whether its version moved meanwhile."""
+        """Read the table in chunks; returns it, and whether its version changed meanwhile."""
         counts: dict[tuple[int, int], float] = {}
         first: int | None = None
         moved = False
         for start in range(0, self.max_entries, CHUNK):
             stop = min(start + CHUNK, self.max_entries) - 1
-            pipeline = self._client.pipeline(transaction=False)  # in a MULTI a full server refuses even to be read
+            pipeline = self._client.pipeline(transaction=False)  # inside MULTI a full server refuses even reads
             pipeline.get(self.keys[1])
             pipeline.zrevrange(self.keys[0], start, stop, withscores=True)
             pipeline.get(self.keys[1])
@@ -209,12 +210,12 @@ class RedisStore:
     async def _call(self, reply: Awaitable[T]) -> T:
         try:
             return await reply
-        except (RedisError, OSError) as error:  # the asyncio client lets some OSErrors through, time-outs among them
+        except (RedisError, OSError) as error:  # the asyncio client lets some OSErrors through, such as time-outs
             raise translated(error, self.name, self.keys[0]) from error
 
 
 def _checked(url: str) -> str:
-    """The URL without its secrets. ValueError when redis-py would read something else than was meant, or ignore it."""
+    """The URL without its secrets. Raises ValueError where redis-py would misread or ignore a part of it."""
     unreadable = ValueError("store: the URL cannot be read; percent-encode special characters in the password")
     try:
         parts = urlsplit(url)

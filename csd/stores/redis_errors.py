@@ -1,4 +1,4 @@
-"""What a failure of Redis means for the store: does it pass by itself, or has someone to act?"""
+"""Redis failures as store errors: those that may pass by themselves, and those that someone has to fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from csd.stores.base import ErrorKind, StoreError, StoreMisfit, StoreUnavailable
 
 TIMEOUT = 0.5  # seconds, for connecting and for each reply
 
-# Error codes of the server's replies; where a script failed, Redis 6 has them only inside the text.
+# Error codes of the server's replies. When a script fails, Redis 6 has them only inside the text.
 PASSING: dict[str, tuple[ErrorKind, str]] = {
     "OOM": ("full", "is full; raise maxmemory or choose an eviction policy"),
     "MISCONF": ("full", "cannot write to its disk and refuses changes; look into its log"),
@@ -34,7 +34,7 @@ LASTING: dict[str, tuple[ErrorKind, str]] = {
         "does not let this user do it; grant INFO, EVAL, TYPE, GET, SET and the sorted-set commands on racer:ocm:*",
     ),
 }
-CODES = {  # redis-py takes the code off the text of these
+CODES = {  # redis-py removes the code from the text of these errors
     "OutOfMemoryError": "OOM",
     "ReadOnlyError": "READONLY",
     "BusyLoadingError": "LOADING",
@@ -48,7 +48,7 @@ CODES = {  # redis-py takes the code off the text of these
 
 
 def translated(error: RedisError | OSError, name: str, key: str) -> StoreError:
-    """The store's own error, made of fixed words: a reply or a URL may hold what nobody should read."""
+    """The matching store error. Its text is fixed, since replies and URLs may contain secrets."""
     text = str(error)
     words = {*re.findall(r"\b[A-Z]+\b", text), CODES.get(type(error).__name__)}
     if isinstance(error, AuthenticationError | AuthorizationError | WrongNumberOfArguments) or words & {"NOAUTH", "WRONGPASS"}:

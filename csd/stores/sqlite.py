@@ -1,4 +1,4 @@
-"""The default store: one SQLite file, which several processes may share."""
+"""The default store: one SQLite file, which several processes can share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from csd.fingerprint import SCHEMA
+from csd.memory import MAX_COUNT, Increment
 from csd.stores.base import (
     KEPT_BATCHES,
-    MAX_COUNT,
-    SCHEMA,
     Batch,
-    Increment,
     Snapshot,
     StoreError,
     StoreMisfit,
@@ -27,7 +26,7 @@ from csd.stores.base import (
 
 T = TypeVar("T")
 
-APPLICATION = 0x52435344  # "RCSD", in the file's header: whose file it is
+APPLICATION = 0x52435344  # "RCSD", in the header of each file of ours
 BUSY = 2.0  # seconds to wait for another process's write
 
 TABLES = """
@@ -60,9 +59,9 @@ DELETE FROM batches WHERE fingerprint = ?1 AND sequence <=
 
 
 class SqliteStore:
-    """Runs in a thread of its own, with one connection. A batch is on the disk before it counts as applied.
+    """One connection, used in one background thread. A batch is applied once it is on disk.
 
-    A file that is damaged or not ours is left as it is. One that was deleted or exchanged meanwhile is opened anew.
+    A damaged file, or one of another program, is not changed. A file that was deleted or replaced meanwhile is opened again.
     """
 
     def __init__(self, path: Path, fingerprint: str, *, max_entries: int) -> None:
@@ -124,7 +123,7 @@ class SqliteStore:
     def _trim(self, connection: sqlite3.Connection) -> None:
         key = self.fingerprint
         (held,) = connection.execute("SELECT count(*) FROM pairs WHERE fingerprint = ?", (key,)).fetchone()
-        if held > self.max_entries:  # a tenth more than needed leaves, so that new pairs find room to grow
+        if held > self.max_entries:  # drop a tenth more than needed, so that new pairs can reach higher counts
             connection.execute(TRIM, (key, held - self.max_entries + self.max_entries // 10))
 
     def _version(self, connection: sqlite3.Connection) -> int:
@@ -181,7 +180,7 @@ class SqliteStore:
             connection.close()
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Check that the file is ours and sound, or lay out an empty one; touches no other file."""
+        """Create the tables in an empty file; otherwise check that the file is ours and intact. Changes no other file."""
         with _writing(connection):
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (schema,) = connection.execute("PRAGMA user_version").fetchone()
@@ -243,7 +242,7 @@ def _writing(connection: sqlite3.Connection) -> contextlib.AbstractContextManage
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging. SQLite does not wait for other connections here, so this does."""
+    """Switch to write-ahead logging. SQLite does not wait for other connections here, so this loop does."""
     deadline = time.monotonic() + BUSY
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Keeps a memory and a store in step, in a thread of its own: serving never waits for a store."""
+"""Synchronises a memory with its store in a background thread, so that serving never waits for the store."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from csd.stores.base import Batch, ErrorKind, Increment, Store, StoreError, StoreMisfit, StoreUnavailable, batches_of
+from csd.memory import Increment
+from csd.stores.base import Batch, ErrorKind, Store, StoreError, StoreMisfit, StoreUnavailable, batches_of
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 State = Literal["ok", "degraded", "off"]
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0  # seconds between attempts, doubled after each that fails
-MISFIT_PAUSE = 30.0  # seconds; someone has to act first
-LOAD_SHARE = 20  # a refresh that took t seconds is followed by the next after 20 t at the earliest: large tables cost time
-ANSWERED = {"full", "readonly"}  # the store said that it did not apply the batch, and can still be read
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0  # seconds between attempts; doubled after each failure
+MISFIT_PAUSE = 30.0  # seconds, after an error that someone has to fix
+LOAD_SHARE = 20  # after a refresh of t seconds the next one waits at least 20 t, since large tables take long
+ANSWERED = {"full", "readonly"}  # the store refused the batch but can still be read
 
 
 class Memory(Protocol):
-    """What is needed of a correction memory."""
+    """The part of a correction memory used here."""
 
     def drain(self) -> Sequence[Increment]:
-        """Take what was recorded since the last call."""
+        """Return what was recorded since the last call."""
 
     def replace(self, entries: Iterable[Increment], in_flight: Iterable[Increment] | None = None) -> None:
-        """Take over a table; in_flight: drained, but not in the table."""
+        """Take over a table. in_flight: drained increments that are not in it."""
 
     def clear(self) -> None: ...
 
 
 class StoreSync:
-    """Every `interval` seconds: send what was recorded, batch by batch until acknowledged, then take over what others sent.
+    """Every `interval` seconds: send what was recorded in batches, then take over what others sent.
 
-    A batch is sent again unchanged, under its id, until the store acknowledges it: nothing is lost or counted twice. Without a
-    store (None) the state is "off" and nothing happens. All methods but `round` may be called from any thread.
+    A batch is sent again unchanged, with its id, until the store acknowledges it, so nothing is lost or counted twice. Without
+    a store (None) the state is "off" and nothing happens. All methods but `round` may be called from any thread.
     """
 
     def __init__(
@@ -51,15 +52,15 @@ class StoreSync:
         self.interval = interval
         self.errors: Counter[ErrorKind] = Counter()  # failed rounds by kind
         self.acknowledged = 0  # increments the store has confirmed
-        self.last_error: str | None = None  # of the last round, if it failed; holds no secret
+        self.last_error: str | None = None  # of the last round, if it failed; contains no secret
         self._clock = clock
         self._state: State = "off" if store is None else "degraded"
         self._unacknowledged: deque[Batch] = deque()
-        self._known: int | None = None  # the version the memory has taken over; None: none yet
-        self._behind = False  # the store is known to hold more than that version, or something else
+        self._known: int | None = None  # version of the table that the memory took over last; None before the first
+        self._behind = False  # the store is known to have changed since that version
         self._refresh_at = clock()
         self._failures = 0  # rounds in a row
-        self._begun = self._ended = self._succeeded = 0  # numbers of the last round that did
+        self._begun = self._ended = self._succeeded = 0  # number of the last round that began, ended, succeeded
         self._progress = threading.Condition()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,23 +80,18 @@ class StoreSync:
     def state(self) -> State:
         return self._state
 
-    @property
-    def unacknowledged(self) -> int:
-        """Increments sent or about to be, without an answer yet; what the memory holds back is not among them."""
-        return sum(len(batch.increments) for batch in tuple(self._unacknowledged))
-
     def flush(self, timeout: float = 0.0) -> bool:
-        """Exchange now; True when the store acknowledged all that was recorded before this call, within `timeout` seconds.
+        """Synchronise now. True if the store acknowledges all that was recorded before this call within `timeout` seconds.
 
-        With timeout 0 it only gives the hint, which a store that just failed is spared.
+        With timeout 0 it only starts a round and does not wait; if the last round failed, it does nothing.
         """
         if self.store is None:
             return True
         return self._await_round(timeout, hopeful=True)
 
     def call(self, work: Callable[[Store], Coroutine[Any, Any, T]], timeout: float = 5.0) -> T:
-        """Use the store between two rounds; the next takes its table over. Raises StoreError, also where it is off or takes
-        longer."""
+        """Use the store between two rounds; the next round takes its table over. Raises StoreError, also without a store and
+        after `timeout` seconds."""
         if self.store is None or self._loop is None or not self._thread.is_alive():
             raise StoreUnavailable("there is no store; name one with the setting `store`", "off")
         future = asyncio.run_coroutine_threadsafe(self._in_turn(self._used(work(self.store))), self._loop)
@@ -106,16 +102,16 @@ class StoreSync:
             raise StoreUnavailable(f"{self.store.name} did not answer within {timeout} s", "timeout") from None
 
     def clear(self, timeout: float = 5.0) -> None:
-        """Empty store and memory, what is on its way included. StoreError: the memory keeps what it has."""
+        """Empty store and memory, and drop unsent batches. On a StoreError the memory keeps its entries."""
         if self.store is None:
             self.memory.clear()
             return
         self.call(self._clear, timeout)
 
     def close(self, timeout: float = 2.0) -> bool:
-        """Send what is left and stop, within `timeout` seconds; True when the store acknowledged everything.
+        """Send what is left and stop within `timeout` seconds. True if the store acknowledged everything.
 
-        A store that fails now is not waited for.
+        If the store fails now, there is no second attempt.
         """
         if self.store is None or not self._thread.is_alive():
             return self.store is None
@@ -129,7 +125,7 @@ class StoreSync:
         return flushed
 
     def _await_round(self, timeout: float, *, hopeful: bool) -> bool:
-        """Wait for a round that began after this call and succeeded; not hopeful: or ended in any way."""
+        """Wait for a round that begins after this call. hopeful: wait until one succeeds; otherwise until one ends."""
         deadline = time.monotonic() + timeout
         with self._progress:
             number = self._begun + 1
@@ -192,7 +188,9 @@ class StoreSync:
 
     async def _used(self, work: Awaitable[T]) -> T:
         result = await work
-        self._refresh_at = self._clock()  # who changed the table sees it, however dear the last refresh was
+        self._refresh_at = (
+            self._clock()
+        )  # whoever changed the table sees the change at once, however long the last refresh took
         return result
 
     async def _exchange(self) -> None:
@@ -208,7 +206,10 @@ class StoreSync:
         await self._refresh()
 
     async def _send(self) -> None:
-        """What failed before goes first. Nothing is drained while it fails, so what waits stays within the memory's bound."""
+        """Send unacknowledged batches, then drain the memory once.
+
+        Nothing is drained while the store fails, so the backlog stays within the memory's bound.
+        """
         assert self.store is not None
         fresh = False
         while self._unacknowledged or not fresh:
@@ -221,12 +222,12 @@ class StoreSync:
             self._unacknowledged.popleft()
             self.acknowledged += len(batch.increments)
             if self._known is not None and version == self._known + 1:
-                self._known = version  # the only change since is this batch, and the memory has it
+                self._known = version  # this batch is the only change since, and the memory already counts it
             else:
                 self._behind = True
 
     async def _refresh(self) -> None:
-        """Take over the store's table when others changed it, or when it was lost: then the memory starts anew with it."""
+        """Take over the store's table if others changed it, or if it was lost and started again."""
         assert self.store is not None
         version = await self.store.version()
         current = version == self._known and not self._behind
@@ -262,7 +263,7 @@ class StoreSync:
         if isinstance(error, StoreError):
             kind, text = error.kind, str(error)
         self.errors[kind] += 1
-        if text != self.last_error:  # once for each trouble, not for each attempt
+        if text != self.last_error:  # log each problem once, not at each attempt
             expected = isinstance(error, StoreError)
             logger.warning("nothing is learned from or kept in the store: %s", text, exc_info=None if expected else error)
         self._state, self.last_error = "degraded", text

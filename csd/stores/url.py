@@ -1,10 +1,11 @@
-"""Store URLs: which store a setting names."""
+"""Store URLs: opens the store that a setting names."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from csd.stores.base import DEFAULT_MAX_ENTRIES, DEFAULT_TTL, Store
+from csd.memory import DEFAULT_MAX_ENTRIES
+from csd.stores.base import DEFAULT_TTL, Store
 from csd.stores.redis import RedisStore
 from csd.stores.sqlite import SqliteStore
 
@@ -12,11 +13,11 @@ ALLOWED = "sqlite:PATH, redis://, rediss://, unix://, none"
 
 
 def open_store(url: str, fingerprint: str, *, ttl: int = DEFAULT_TTL, max_entries: int = DEFAULT_MAX_ENTRIES) -> Store | None:
-    """The store a URL names, not connected yet; None for `none` and `memory:`. ValueError says what is wrong with the URL.
+    """The store for a URL, not connected yet; None for `none` and `memory:`. Raises ValueError for an invalid URL.
 
     sqlite:PATH or, as SQLAlchemy writes it, sqlite:///relative/path and sqlite:////absolute/path;
     redis://[user:password@]host[:port][/db], rediss:// the same over TLS, unix:///path/to/socket[?db=0&password=...].
-    ttl: seconds after the last write until Redis forgets the table. max_entries: least frequent leave first.
+    ttl: seconds after the last write until Redis deletes the table. max_entries: limit; the least frequent pairs go first.
     """
     if not fingerprint or set(fingerprint) & set("{}") or not fingerprint.isprintable():
         raise ValueError("fingerprint must be printable text without braces")

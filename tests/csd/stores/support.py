@@ -7,7 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from csd.stores.base import Batch, Increment, Snapshot, Store, StoreUnavailable
+from csd.memory import Increment
+from csd.stores.base import Batch, Snapshot, Store, StoreUnavailable
 from csd.stores.url import open_store
 
 FINGERPRINT = "0123abcd"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from csd.memory import CorrectionMemory
-from csd.stores.base import KEPT_BATCHES, MAX_COUNT, Batch
+from csd.memory import MAX_COUNT, CorrectionMemory
+from csd.stores.base import KEPT_BATCHES, Batch
 from tests.csd.stores.conftest import NewStore
 
 
