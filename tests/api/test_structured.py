@@ -113,6 +113,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
     raise AssertionError(schema)
 
 
+@pytest.mark.slow
 def test_two_hundred_schemas_four_at_a_time(json_client: TestClient) -> None:
     """Valid and fitting JSON whenever the answer ended by itself, the same as without speculation."""
     schemas = [numbered_schema(number) for number in range(200)]
@@ -142,6 +143,7 @@ def test_two_hundred_schemas_four_at_a_time(json_client: TestClient) -> None:
     assert sum(accepted for _, _, accepted in answers) > 100
 
 
+@pytest.mark.slow
 def test_any_json_object_fifty_times(json_client: TestClient) -> None:
     def answer(number: int) -> dict[str, Any]:
         fields = {"response_format": {"type": "json_object"}, "seed": number, "max_tokens": 60, "min_p": 0.1}

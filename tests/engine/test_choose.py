@@ -82,6 +82,7 @@ def test_neighbouring_positions_and_seeds_are_independent_for_one_token():
     assert kstest(seeds, "gumbel_r").pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_a_sample_through_trees_with_siblings_keeps_the_distribution():
     """50,000 draws of two tokens, most of them through drafted siblings, against the product of the target's rows."""
     rng = np.random.default_rng(0)

@@ -76,6 +76,7 @@ def test_without_room_for_a_rescue_the_answer_is_plains(drafter: str, sampling: 
         assert answer(engine, speculation, sampling).token_ids == answer(engine, PLAIN, sampling).token_ids
 
 
+@pytest.mark.slow
 def test_the_memory_learns_while_serving_and_then_nominates():
     with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
         assert engine.corrections is not None
@@ -263,6 +264,7 @@ FORCING = [
 ]
 
 
+@pytest.mark.slow
 def test_what_a_request_forces_makes_no_pair_rescuable_for_others():
     """A client sends the same request again and again, with a bias or a penalty under which target and draft differ."""
     chain = {"max_nodes": 7, "fixed_budget": True}

@@ -27,6 +27,7 @@ FIXED = SpeculationParams("draft_model", fixed_budget=True)
 CHOSEN = SpeculationParams("draft_model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("draft", ["random", "similar", "itself"])
 def test_ids_equal_plain_alone_and_in_company(draft: str, sampling: SamplingParams):
@@ -44,6 +45,7 @@ def test_ids_equal_plain_alone_and_in_company(draft: str, sampling: SamplingPara
             assert done.token_ids == plain[number % 4].token_ids[: 40 + 5 * number]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(1.0, seed=5)], ids=["greedy", "sampled"])
 def test_the_target_as_its_own_draft_is_accepted_always(sampling: SamplingParams):
     with pair(max_context=600) as engine:
@@ -207,6 +209,7 @@ def test_any_limit_gives_a_prefix_and_an_end_token_inside_a_chain_ends_the_answe
             assert (done.token_ids, done.finished.reason) == (whole[:end], "stop")
 
 
+@pytest.mark.slow
 def test_a_cancelled_session_leaves_no_draft_cache():
     with pair() as engine:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()

@@ -46,6 +46,7 @@ def standing(tree: DraftTree, ends: tuple[int, ...]) -> list[int]:
     return [int(tree.depth[node]) for node in range(1, len(tree)) if tree.tokens[node] in ends]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "speculation",
     [

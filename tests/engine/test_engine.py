@@ -32,6 +32,7 @@ def engine():
         yield engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "qwen2-window", "phi3-longrope", "gemma2", "gpt-oss"])
 @pytest.mark.parametrize("sampling", [SamplingParams(0.0), SamplingParams(0.9, top_p=0.95, seed=11)], ids=["greedy", "sampled"])
 def test_ids_equal_plain_for_every_budget_alone_and_in_company(name: str, sampling: SamplingParams):
@@ -350,6 +351,7 @@ def test_leaving_a_stream_early_cancels_it(engine: Engine):
     wait_until(lambda: engine.status().running == 0)
 
 
+@pytest.mark.slow
 def test_five_hundred_requests_a_fifth_of_them_dropped_leave_nothing_behind():
     with tiny_engine(eos=frozenset(), max_queued=1000) as engine:
         handles, sinks = [], []

@@ -67,6 +67,7 @@ def check(done: Completion) -> None:
         json.loads(done.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
 def test_equal_to_plain_with_every_drafter(engine: Engine, schema: dict[str, Any], sampling: SamplingParams) -> None:

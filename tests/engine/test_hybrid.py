@@ -99,6 +99,7 @@ def test_the_own_tree_is_judged_by_what_was_verified_of_it(own: DraftTree, chain
     assert child == -1 or child >= verified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("draft", ["random", "similar", "itself"])
 def test_ids_equal_plain_for_every_budget_alone_and_in_company(draft: str, sampling: SamplingParams):

@@ -85,6 +85,7 @@ def test_a_conversation_is_counted_twice_while_it_is_there_twice(
         assert two.token_ids == turn(engine, text, None, sampling=SEEDED, n=12).token_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
 @pytest.mark.parametrize("running", [1, 2, 4])
 def test_many_at_once_never_exceed_the_budget(drafter: DrafterName, running: int, monkeypatch: pytest.MonkeyPatch):

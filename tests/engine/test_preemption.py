@@ -145,6 +145,7 @@ GROUPS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.lists(REQUESTS, min_size=1, max_size=4), GROUPS, st.integers(0, 120), st.integers(1, 12))
 def test_a_tight_pool_gives_what_plain_decoding_gives_one_at_a_time(

@@ -34,6 +34,7 @@ def requests(engine: Engine, sampling: SamplingParams, speculation: SpeculationP
     return [GenerationRequest(prompt, sampling, StopParams(TOKENS, ignore_eos=True), speculation) for prompt in ids]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [2, 8, 24, 64])
 @pytest.mark.parametrize("kind", SAMPLING)
 def test_ids_equal_plain(engine: Engine, plain, kind: str, budget: int):
@@ -50,6 +51,7 @@ def test_ids_equal_plain(engine: Engine, plain, kind: str, budget: int):
     assert (accepted + steps) / steps > {2: 1.2, 8: 1.5, 24: 1.7, 64: 1.9}[budget] - (0.2 if kind == "seeded" else 0.0)
 
 
+@pytest.mark.slow
 def test_alone_and_in_company_is_the_same(engine: Engine, plain):
     for index in (0, 4, 7):
         alone = engine.generate(requests(engine, SAMPLING["seeded"], SpeculationParams())[index])

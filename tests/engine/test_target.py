@@ -158,6 +158,7 @@ def test_padding_of_16_bit_forwards_changes_no_row(rows: int):
     assert torch.allclose(logits[rows].float(), native[4].float(), atol=0.05)
 
 
+@pytest.mark.slow
 def test_16_bit_products_come_in_few_numbers_of_rows():
     """Each number of rows costs memory for good, in the layers and in the head."""
     target = PackedTarget(build("llama", 0).to(torch.bfloat16))

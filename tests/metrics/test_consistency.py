@@ -97,6 +97,7 @@ def labelled(page: dict[str, float], name: str, label: str, values: tuple[str, .
     return [page[f'racer_{name}{{{label}="{value}"}}'] for value in values]
 
 
+@pytest.mark.slow
 def test_tokens_add_up(run: Run) -> None:
     told, page = run.told, run.page
     emitted = page["racer_generation_tokens_total"]
