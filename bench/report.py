@@ -21,7 +21,8 @@ METHOD = (
     "does not count. What the engine learns of its model and machine is each mode's own, from the engine's start on. "
     "tokens_per_s and speedup are of the whole answer, prefill included; speedup is the median over questions "
     "of the ratio of tokens/s to plain's, low and high its bootstrap 95% interval, speedup_total the ratio of tokens/s over "
-    "all questions (of times, where the answers are equal), speedup_decode the median without the prefill. mat: tokens emitted "
+    "all questions (of times, where the answers are equal) with an interval of its own, speedup_decode the median "
+    "without the prefill. mat: tokens emitted "
     "by verify steps over verify steps, mat_mean the mean of the questions'. For hf modes it is tokens over forward passes, "
     "the first of which reads the prompt. equal_to_plain: share of questions with plain's token ids."
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.engine.events import PHASES
 from bench.result import Measurement, Result
-from bench.statistics import bootstrap_median, median, ratio
+from bench.statistics import bootstrap_median, bootstrap_total, median, ratio
 
 Runs = Mapping[str, Sequence[Result]]  # question -> the results of one mode on its turns, in order
 
@@ -55,6 +55,9 @@ def summary(own: Runs, plain: Runs, questions: Sequence[str], seed: int) -> dict
     speedups = [mine.rate / base.rate for mine, base in pairs]
     decoding = [mine.decode_rate / base.decode_rate for mine, base in pairs if mine.decode_rate and base.decode_rate]
     low, high = bootstrap_median(speedups, seed)
+    total_low, total_high = bootstrap_total(
+        [(one.tokens, one.seconds) for one in answers], [(base.tokens, base.seconds) for base in bases], seed
+    )
     tokens, seconds = sum(one.tokens for one in answers), sum(one.seconds for one in answers)
     plain_rate = ratio(sum(base.tokens for base in bases), sum(base.seconds for base in bases))
     measured = [result.measured for question in questions for result in own[question]]
@@ -67,6 +70,8 @@ def summary(own: Runs, plain: Runs, questions: Sequence[str], seed: int) -> dict
         "speedup_low": low,
         "speedup_high": high,
         "speedup_total": ratio(rate or 0.0, plain_rate or 0.0),
+        "speedup_total_low": total_low,
+        "speedup_total_high": total_high,
         "speedup_decode": median(decoding),
         "mat": ratio(step_tokens, steps),
         "mat_mean": ratio(sum(mat for mat in mats if mat is not None), sum(mat is not None for mat in mats)),

@@ -49,6 +49,7 @@ def test_speedup_is_the_median_of_ratios_of_tokens_per_second(wanted: Plan) -> N
     assert figures["speedup_low"] == pytest.approx(5 / 9)
     assert figures["speedup_high"] == pytest.approx(4.0)
     assert figures["speedup_total"] == pytest.approx((23 / 4.0) / (27 / 6.0))
+    assert figures["speedup_total_low"] < figures["speedup_total"] < figures["speedup_total_high"]
     assert figures["tokens_per_s"] == pytest.approx(23 / 4.0)
     assert (figures["questions"], figures["tokens"]) == (3, 23)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.statistics import bootstrap_median
+from bench.statistics import bootstrap_median, bootstrap_total
 
 
 def ranks(n: int, level: float) -> tuple[int, int]:
@@ -39,3 +39,10 @@ def test_the_default_is_told_from_its_neighbours() -> None:
     for n in (101, 401):
         ends = [ranks(n, level)[0] for level in (0.9, 0.95, 0.99)]
         assert min(ends[0] - ends[1], ends[1] - ends[2]) > max(1.0, 0.15 * math.sqrt(n) / 2)
+
+
+def test_the_interval_of_the_total_spans_what_drawing_the_questions_anew_can_give() -> None:
+    base = [(10.0, 2.0), (10.0, 2.0)]
+    assert bootstrap_total([(10.0, 1.0), (10.0, 1.0)], base, 0) == (2.0, 2.0)
+    assert bootstrap_total([(10.0, 1.0), (10.0, 2.0)], base, 0) == (1.0, 2.0)  # one question twice, in a quarter of the draws
+    assert bootstrap_total([], [], 0) == (None, None)
