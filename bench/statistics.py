@@ -31,7 +31,8 @@ def bootstrap_total(
 
     def ratios(drawn: Int64Array) -> Float64Array:
         a, b = mine[drawn].sum(axis=1), theirs[drawn].sum(axis=1)
-        return (a[:, 0] / a[:, 1]) / (b[:, 0] / b[:, 1])
+        found: Float64Array = (a[:, 0] / a[:, 1]) / (b[:, 0] / b[:, 1])
+        return found
 
     return _interval(len(own), seed, level, ratios)
 
