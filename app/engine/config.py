@@ -33,7 +33,7 @@ class EngineConfig:
     csd: CsdConfig = field(default_factory=CsdConfig)
     max_conversations: int = 64  # kept between their turns
     conversation_memory: int = 1 << 30  # bytes of KV and of drafting state that they may take together
-    conversation_idle: float = 1800.0  # seconds until one that nobody continues is dropped
+    conversation_idle: float = 1800.0  # seconds until one that is not continued is dropped
 
 
 def check_drafter(config: EngineConfig, drafts: bool) -> None:

@@ -26,7 +26,7 @@ class CsdConfig:
     """How the server rescues. allowed: requests may ask for it; where not, no memory is kept at all.
 
     store: see csd.stores.url. rule: both (the paper's), ocm or scg alone, static (lossy baseline). ttl: seconds until Redis
-    forgets a table that nobody writes to.
+    drops a table that is not written to.
     """
 
     allowed: bool = False

@@ -138,7 +138,7 @@ class EngineObserver(Protocol):
         """seconds: since the request arrived."""
 
     def inter_token(self, seconds: float, tokens: int) -> None:
-        """A session emitted tokens, so many seconds after it had emitted before."""
+        """A session emitted tokens. seconds: since it emitted before."""
 
     def finished(self, reason: EndReason, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
         """seconds: since the request arrived."""

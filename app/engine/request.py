@@ -60,7 +60,7 @@ class SamplingParams:
 class StopParams:
     """When a generation ends. max_tokens None means as far as the context reaches.
 
-    min_tokens: so many tokens neither end the answer nor count for a stop string.
+    min_tokens: the first tokens of the answer, this many, neither end it nor count for a stop string.
     """
 
     max_tokens: int | None = None
@@ -97,7 +97,7 @@ class GenerationRequest:
 
     prompt_ids: token ids, at least one. tenant: scope of shared state (a digest of the API key, or "").
     continue_text: the answer continues the prompt's text (completions), so the first token keeps its leading space.
-    logprobs: report the log-probability of each emitted token and of so many likeliest ones; None: not at all.
+    logprobs: report the log-probability of each emitted token and of this many likeliest ones; None: of none.
     prompt_logprobs: of each prompt token too. grammar: what the answer must match.
     group: any object that requests of one prompt share; the prompt is read once for those that run or wait together, unless
     the room is needed for others meanwhile.

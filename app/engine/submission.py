@@ -69,7 +69,7 @@ def new_generation(
 
 
 def _guarded(sink: EventSink) -> EventSink:
-    """A sink that raises harms nobody else."""
+    """A sink that raises stops nothing else."""
 
     def send(event: Event) -> None:
         try:

@@ -48,7 +48,7 @@ class PriorRows:
         self.probs = np.zeros(shape, np.float32)
         self._done = self._load()
         self._unsaved = False
-        self._first: KVSlab | None = None  # the start token; a chunk's rows stand behind a copy, and are nobody's in between
+        self._first: KVSlab | None = None  # the start token; each chunk is read behind a copy of it
 
     @property
     def complete(self) -> bool:

@@ -39,7 +39,7 @@ class Record:
 class DraftAcceptance:
     """The probability that the target takes a drafted token, given that it took those before. Shared by all sessions.
 
-    A token is told by its probability under the draft model, by whether it was sampled or the likeliest, and by whether the
+    Tokens are grouped by their probability under the draft model, by whether they were sampled or the likeliest, and by whether the
     session's own drafter proposed it too. Only counts are kept. One user at a time.
     """
 
@@ -76,7 +76,7 @@ class Throughput:
         self._tokens = self._seconds = 0.0  # per session and step, decayed
 
     def rate(self, sessions: int) -> float:
-        """Of so many sessions together; 0 before anything is known."""
+        """Of this many sessions together; 0 before anything is known."""
         return sessions * self._tokens / self._seconds if self._seconds else 0.0
 
     def add(self, sessions: int, tokens: int, seconds: float) -> None:
@@ -90,7 +90,7 @@ class StepForecast:
     def __init__(self, target: CostCurve, draft: CostCurve, rows: int, tokens: float, rate: float = 0.0) -> None:
         """What rows cost in a forward of target and draft; what the step verifies and brings so far: rows and tokens.
 
-        rate: tokens a second of late. Time spent on a step with poor prospects is taken from richer ones, so it must earn that.
+        rate: tokens a second of the last steps. What a step with poor prospects takes must earn at least that.
         """
         self._target, self._draft = target, draft
         self._rows, self._tokens = rows, tokens

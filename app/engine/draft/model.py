@@ -119,14 +119,14 @@ class DraftModel:
         return self.packed.bytes_per_token
 
     def capacity(self, rows: int) -> int:
-        """Rows of the slab of a session whose target has so many rows.
+        """Rows of the slab of a session whose target has this many.
 
         A text that is all read is followed by a companion row, for which the target's rows have room beside the root.
         """
         return min(rows, self.max_context + 1)
 
     def open(self, prompt: Sequence[int], rows: int, slab: KVSlab | None = None) -> DraftCache | None:
-        """A cache for a session of this prompt whose target has so many rows; None where the model cannot read it.
+        """A cache for a session of this prompt. rows: of its target. None where the model cannot read the prompt.
 
         slab: one of the right capacity to take, with nothing in it that counts.
         """
@@ -140,7 +140,7 @@ class DraftModel:
             cache.slab = self.packed.open(self.capacity(rows)) if slab is None else slab
 
     def grow(self, cache: DraftCache, rows: int) -> None:
-        """Give a cache the room that goes with so many rows of the target."""
+        """Make a cache as large as a target's cache of this many rows needs."""
         if cache.slab is not None and cache.slab.capacity < self.capacity(rows):
             cache.slab = cache.slab.copy(self.capacity(rows), cache.slab.length)
 

@@ -46,7 +46,7 @@ class Segment:
     _biases: dict[tuple[int, int], torch.Tensor | None] = field(default_factory=dict)
 
     def bias(self, window: int, groups: int) -> torch.Tensor | None:
-        """Additive mask [groups * n, length + n] for a sliding window of so many tokens (0: none); None where all is seen.
+        """Additive mask [groups * n, length + n] for a sliding window of `window` tokens (0: none); None where all is seen.
 
         The queries of the `groups` heads that share a key head are folded into the rows, hence the repetition.
         """

@@ -15,7 +15,7 @@ from app.engine.forward.kv import KVLayout, KVSlab
 from app.engine.forward.pulse import Pulse
 from racer.tree import BoolArray, DraftTree, Int32Array, Int64Array
 
-ROW_STEPS = ((32, 1), (64, 4))  # forwards of at most so many rows are padded to multiples of so many (see _padding)
+ROW_STEPS = ((32, 1), (64, 4))  # (most rows, padded to multiples of): see _padding
 ROW_STEP = 16  # larger ones to multiples of this
 
 
@@ -66,7 +66,7 @@ class Target(Protocol):
         """Logits [rows asked for, vocabulary] in the model's dtype, sessions in order."""
 
     def computed(self, rows: int) -> int:
-        """Rows that a forward of so many computes, padding included."""
+        """Rows that a forward of `rows` computes, padding included."""
 
     @property
     def bytes_per_token(self) -> int: ...
@@ -127,7 +127,7 @@ class PackedTarget:
         return logits
 
     def computed(self, rows: int) -> int:
-        """Rows that a forward of so many computes."""
+        """Rows that a forward of `rows` computes."""
         return rows + self._padding(rows)
 
     def _padding(self, rows: int) -> int:
@@ -222,7 +222,7 @@ class SequentialTarget:
         return NativeCache(capacity)
 
     def computed(self, rows: int) -> int:
-        """Rows that a forward of so many computes."""
+        """Rows that a forward of `rows` computes."""
         return rows
 
     @torch.inference_mode()

@@ -30,7 +30,7 @@ class PrefixCache:
     def __init__(
         self, most: int = 0, most_bytes: int = 0, idle: float = 0.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """most: conversations. most_bytes: of all together. idle: seconds until one that nobody continues leaves."""
+        """most: conversations. most_bytes: of all together. idle: seconds until one that is not continued leaves."""
         self.most = most
         self.most_bytes = most_bytes
         self.idle = idle

@@ -15,7 +15,7 @@ from app.engine.events import TokenLogprob
 class Successors:
     """The k likeliest next tokens after each of n rows, likeliest first, the lower id first among equals.
 
-    ids int64 [n, k]; probabilities float32 [n, k] at temperature 1, zeros where nobody learns from them.
+    ids int64 [n, k]; probabilities float32 [n, k] at temperature 1, zeros where they are not used.
     """
 
     ids: np.ndarray
