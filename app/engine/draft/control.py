@@ -39,8 +39,8 @@ class Record:
 class DraftAcceptance:
     """The probability that the target takes a drafted token, given that it took those before. Shared by all sessions.
 
-    Tokens are grouped by their probability under the draft model, by whether they were sampled or the likeliest, and by whether the
-    session's own drafter proposed it too. Only counts are kept. One user at a time.
+    Tokens are grouped by their probability under the draft model, by whether they were sampled or the likeliest, and by whether
+    the session's own drafter proposed them too. Only counts are kept. One user at a time.
     """
 
     def __init__(self) -> None:
