@@ -15,6 +15,8 @@ from app.termination import stoppable
 if TYPE_CHECKING:
     from app.calibration.journal import Journal
     from app.calibration.run import CalibrationProgress, Mode
+    from app.calibration.texts import Item
+    from app.engine.correction import CsdConfig
     from app.engine.engine import Engine
     from csd.memory import Entry
 
@@ -56,35 +58,12 @@ def run(
         raise SettingsError("--mode must be forced or rollout")
     if not data:
         raise SettingsError("calibrate needs text: give --data FILE")
-    from app.calibration.digest import named_digest
-    from app.calibration.journal import Journal
-    from app.calibration.linelog import LineLogError
-    from app.calibration.run import calibrate as fill
-    from app.calibration.texts import CalibrationDataError, read_items
     from app.engine.correction import CsdConfig, add_to_store
     from app.engine.engine import Engine, EngineConfig
-    from csd.stores.url import open_store
 
-    settings = read_settings()
-    kept_in = CsdConfig(allowed=True, store=store, ttl=settings.store_ttl, max_entries=settings.ocm_entries)
-    try:
-        open_store(store, "any")  # before anything is read
-    except ValueError as error:
-        raise SettingsError(f"--store: {error}") from error
-    try:
-        items = read_items(data, limit, fractions(part))
-        given = {"mode": mode, "target": target, "draft": draft, "max_tokens": max_tokens, "gamma": gamma, "generate": generate}
-        journal = Journal(
-            out,
-            given | {"dtype": dtype, "data": [named_digest(path) for path in data], "part": part},
-            fresh=fresh,
-        )
-    except (CalibrationDataError, LineLogError) as error:
-        raise SettingsError(str(error)) from error
-    if mode == "forced" and not generate and all(item.prompt is not None and item.text is None for item in items):
-        typer.echo(f"note: {NO_ANSWERS}", err=True)
-    if more := len(journal.readings.keys() - {item.key for item in items}):
-        typer.echo(f"note: {more} texts that an earlier run read beyond --limit are in the table too", err=True)
+    kept_in = _store_config(store)
+    given = {"mode": mode, "target": target, "draft": draft, "max_tokens": max_tokens, "gamma": gamma, "generate": generate}
+    items, journal = _open(data, limit, part, given | {"dtype": dtype}, out, fresh=fresh)
     # The engine has no store: what it counts while it decodes would reach the store beside the table, and count twice.
     config = EngineConfig(max_running=1, prior_rows=0, csd=CsdConfig(allowed=True))
     with (
@@ -94,31 +73,66 @@ def run(
         corrections = engine.corrections
         assert corrections is not None
         other = None if compare is None else _other_table(compare, corrections.fingerprint)  # before minutes are spent
-        try:
-            fill(
-                engine,
-                items,
-                cast("Mode", mode),
-                journal,
-                max_tokens=max_tokens,
-                gamma=gamma,
-                generate=generate,
-                report=_show,
-            )
-        except KeyboardInterrupt:
-            done = sum(item.key in journal.readings for item in items)
-            typer.echo(f"\nstopped; {done} of {len(items)} texts are kept in {out}", err=True)
-            raise
-        finally:
-            journal.close()
+        _fill(engine, items, journal, cast("Mode", mode), max_tokens, gamma, out, generate=generate)
         report = _write(engine, journal, mode, corrections.fingerprint, other, out)
     kept = "" if store == "none" else _stored(add_to_store(kept_in, corrections.fingerprint, journal.batches), journal)
     _print(report)
     typer.echo(f"\n{report['entries']} pairs in {out / 'table.jsonl'}{kept}")
 
 
+def _store_config(store: str) -> CsdConfig:
+    """Where the table goes. Raises SettingsError for a store that cannot be, before anything is read."""
+    from app.engine.correction import CsdConfig
+    from csd.stores.url import open_store
+
+    settings = read_settings()
+    try:
+        open_store(store, "any")
+    except ValueError as error:
+        raise SettingsError(f"--store: {error}") from error
+    return CsdConfig(allowed=True, store=store, ttl=settings.store_ttl, max_entries=settings.ocm_entries)
+
+
+def _open(
+    data: list[Path], limit: int | None, part: str, given: dict[str, Any], out: Path, *, fresh: bool
+) -> tuple[list[Item], Journal]:
+    """The texts, and the journal of what was read of them. given: the options that a journal belongs to."""
+    from app.calibration.digest import named_digest
+    from app.calibration.journal import Journal
+    from app.calibration.linelog import LineLogError
+    from app.calibration.texts import CalibrationDataError, read_items
+
+    try:
+        items = read_items(data, limit, fractions(part))
+        journal = Journal(out, given | {"data": [named_digest(path) for path in data], "part": part}, fresh=fresh)
+    except (CalibrationDataError, LineLogError) as error:
+        raise SettingsError(str(error)) from error
+    without_answers = all(item.prompt is not None and item.text is None for item in items)
+    if given["mode"] == "forced" and not given["generate"] and without_answers:
+        typer.echo(f"note: {NO_ANSWERS}", err=True)
+    if more := len(journal.readings.keys() - {item.key for item in items}):
+        typer.echo(f"note: {more} texts that an earlier run read beyond --limit are in the table too", err=True)
+    return items, journal
+
+
+def _fill(
+    engine: Engine, items: list[Item], journal: Journal, mode: Mode, max_tokens: int, gamma: int, out: Path, *, generate: bool
+) -> None:
+    """Read the texts that the journal lacks; what is read is kept also where the user stops it."""
+    from app.calibration.run import calibrate as read_texts
+
+    try:
+        read_texts(engine, items, mode, journal, max_tokens=max_tokens, gamma=gamma, generate=generate, report=_show)
+    except KeyboardInterrupt:
+        done = sum(item.key in journal.readings for item in items)
+        typer.echo(f"\nstopped; {done} of {len(items)} texts are kept in {out}", err=True)
+        raise
+    finally:
+        journal.close()
+
+
 def _stored(new: int, journal: Journal) -> str:
-    """What became of the journal's batches, of which so many were new to the store."""
+    """What became of the journal's batches, new: how many the store had not got before."""
     if not new:
         return "; the store got them before (`racer-csd ocm merge` adds them once more)"
     return ", added to the store" if new == len(journal.batches) else "; the store got those of the new texts"
