@@ -16,7 +16,7 @@ from app.engine.request import GenerationRequest
 from app.text.codec import ChatPrompt
 from app.text.detokenizer import ByteDetokenizer, Detokenizer
 from app.text.errors import ChatTemplateError
-from app.text.grammar import GrammarCompiler
+from app.text.grammar_compiler import GrammarCompiler
 from app.text.pieces import PieceTable
 from app.text.thoughts import Thoughts
 from app.text.tool_calls import CallFormat

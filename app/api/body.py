@@ -1,4 +1,4 @@
-"""Request bodies: size and type checked before anything is parsed, JSON parsed off the event loop."""
+"""Request bodies: size and type are checked before parsing, and long JSON is parsed off the event loop."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from app.api.service import Service
 from app.api.text_work import SHORT
 from app.api.validation import validate
 from app.settings import Settings
+from app.text.surrogates import lone_surrogate
 
 Model = TypeVar("Model", bound=RequestModel)
 
@@ -25,7 +26,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 async def read_body(request: Request, model: type[Model], service: Service) -> Model:
-    """The validated body of a request to generate, where a long one is parsed on a thread.
+    """The validated body of a request to generate; a long one is parsed on a thread.
 
     Raises ContextLengthExceeded and ApiError: 400 (JSON, values), 429 (too much waits to be parsed), and those of read_json.
     """
@@ -37,7 +38,7 @@ async def read_body(request: Request, model: type[Model], service: Service) -> M
 
 
 async def read_json(request: Request, service: Service) -> bytes:
-    """The body as it came; its size is in `request.state.body_bytes` from now on.
+    """The raw body. Sets `request.state.body_bytes` to its size.
 
     Raises ApiError: 408 (too slow), 413 (too large), 415 (not JSON).
     """
@@ -71,9 +72,9 @@ def parse(raw: bytes, model: type[Model], limits: Limits | None) -> Model:
 
 
 def check_type(request: Request, *kinds: str) -> None:
-    """Raises ApiError 415 for a body that does not say it is of one of these media types.
+    """Raises ApiError 415 unless the body has one of these media types.
 
-    A web page can have a browser send any other kind, and one without a type, to any server without asking that first.
+    A web page can make a browser send other types, or none, to any server without a CORS preflight.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:
@@ -83,7 +84,7 @@ def check_type(request: Request, *kinds: str) -> None:
 
 
 async def read_raw(request: Request, max_bytes: int, settings: Settings) -> bytes:
-    """The body as it came. Raises ApiError 408 (too slow), 413 (too large), and 400 where the client left."""
+    """The raw body. Raises ApiError 408 (too slow), 413 (too large), and 400 where the client left."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
@@ -112,31 +113,31 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _refuse_lone_surrogates(data: dict[str, Any]) -> None:
-    """A half of a UTF-16 pair, written as an escape, is not text: it could be neither tokenised nor sent back."""
+    """Raises ApiError 400 for a lone surrogate: it can be neither tokenised nor sent back."""
     stack: list[tuple[_Place, Any]] = [(_Place(), data)]
     while stack:
         place, value = stack.pop()
         if isinstance(value, str):
-            if not _is_text(value):
+            if lone_surrogate(value):
                 raise bad_value("A string holds a lone surrogate, which is not a character.", place.path())
         elif isinstance(value, list):
             held = ((index, item) for index, item in enumerate(value) if isinstance(item, str | list | dict))
             stack.extend((_Place(str(index), place), item) for index, item in held)
         elif isinstance(value, dict):
-            if not all(map(_is_text, value)):
+            if any(map(lone_surrogate, value)):
                 raise bad_value("The name of a field holds a lone surrogate, which is not a character.", place.path())
             members = ((key, item) for key, item in value.items() if isinstance(item, str | list | dict))
             stack.extend((_Place(key, place), item) for key, item in members)
 
 
 class _Place(NamedTuple):
-    """Where a value stands. The path is written when it is wanted: written for every value it would cost depth times size."""
+    """The path to a value, as a linked list: only the path of a fault is ever written out."""
 
     name: str = ""
     above: _Place | None = None
 
     def path(self) -> str | None:
-        """Dotted, up to MAX_PATH parts. A name that does not look like a field's is the user's text and stays out."""
+        """Dotted, up to MAX_PATH parts. Names that do not look like fields are the user's text and are left out."""
         names = []
         place: _Place | None = self
         while place is not None:
@@ -146,13 +147,3 @@ class _Place(NamedTuple):
             name for name in reversed(names) if len(name) <= 40 and name.isascii() and (name.isidentifier() or name.isdigit())
         ]
         return ".".join(parts[:MAX_PATH]) or None
-
-
-def _is_text(value: str) -> bool:
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Chat messages through a model's chat template."""
+"""Renders chat messages with a model's chat template."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from app.text.thoughts import Tags, tags_of
 NO_TEMPLATE = "This model has no chat template; use /v1/completions or start with a template file."
 _LONGEST_MESSAGE = 300  # characters of a template's own words in an error
 
-# What a template may raise: its own refusal, and whatever Python objects to inside it. Templates come with models, so none
-# of these is a fault of the service.
+# What a template may raise: its own refusal, or any Python error inside it. Templates come with models, so none of these is a
+# fault of the service.
 _RENDER_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class ChatTemplate:
-    """Renders messages with the template of a Hugging Face tokenizer, or with `override` in its place."""
+    """Renders messages with the template of a Hugging Face tokenizer, or with `override` instead."""
 
     def __init__(self, tokenizer: Any, override: str | None = None) -> None:
         self._tokenizer = tokenizer
@@ -30,7 +30,7 @@ class ChatTemplate:
         own: Any = override if override is not None else getattr(tokenizer, "chat_template", None)
         named: dict[str, str] = own if isinstance(own, dict) else {"default": own or ""}
         self._source = "\n".join(named.values())
-        # of several templates the tokenizer takes tool_use when tools are given, and default when not
+        # of several templates the tokenizer uses tool_use with tools, and default without
         self._default = named.get("default", "")
         self._tool_use = named.get("tool_use", self._default)
 
@@ -45,7 +45,7 @@ class ChatTemplate:
 
     @property
     def tags(self) -> Tags | None:
-        """What the model writes around its thoughts, after the template."""
+        """The tags that the model writes around its thoughts, according to the template."""
         return tags_of(self._source)
 
     def render(
@@ -55,10 +55,10 @@ class ChatTemplate:
         options: Mapping[str, Any] | None = None,
         names: ControlNames | None = None,
     ) -> tuple[str, Shield]:
-        """The prompt text, ready for the assistant's answer. options: more variables of the template.
+        """The prompt text, up to where the assistant's answer begins. options: more template variables.
 
-        names: control tokens whose names in the messages, tools and options are only text; in the prompt text they are
-        spelled as the shield says. Raises ChatTemplateError, never with words of the user's, and ValueError.
+        names: control tokens whose names are plain text where the user wrote them; the shield says how the prompt text spells
+        them. Raises ChatTemplateError, which never quotes the user, and ValueError.
         """
         if not self.present:
             raise ChatTemplateError(NO_TEMPLATE)
@@ -75,7 +75,7 @@ class ChatTemplate:
     def _render_any(
         self, plain: list[dict[str, Any]], tools: Sequence[dict[str, Any]] | None, options: Mapping[str, Any] | None
     ) -> str:
-        """The role `developer` becomes `system` where the template does not take it."""
+        """Render, with the role `developer` as `system` where the template does not support it."""
         as_system = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in plain]
         if as_system != plain:
             if "developer" not in self._source:
@@ -87,7 +87,7 @@ class ChatTemplate:
         return self._render(plain, tools, options)
 
     def _refuse_unrendered(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None) -> None:
-        """Templates skip what they do not know: a tool call or a tool would be lost without a word."""
+        """Raises ChatTemplateError for tools and calls that the template would silently leave out."""
         source = self._tool_use if tools else self._default
         if tools and "tools" not in source:
             raise ChatTemplateError("This model's chat template does not render tools.", "tools")
@@ -116,17 +116,17 @@ class ChatTemplate:
         return str(rendered)
 
     def _own_words(self, message: str) -> str:
-        """The beginning of an error message as far as it stands in the template itself: the rest may quote the user."""
+        """The beginning of an error message, as far as the template contains it: the rest may quote the user."""
         source = self._source.replace("\\'", "'").replace('\\"', '"').replace("\\n", "\n")
         message = message[:_LONGEST_MESSAGE]
-        # Every beginning of a contained beginning is contained too, so the longest one can be bisected.
+        # If a prefix is contained, so is every shorter one: the longest can be bisected.
         lengths = range(1, len(message) + 1)
         own = bisect_right(lengths, False, key=lambda length: message[:length] not in source)
         return message[:own].strip() if own >= min(8, len(message)) else ""
 
 
 def _plain(message: dict[str, Any], index: int) -> dict[str, Any]:
-    """The message as templates expect it: content a string, the arguments of tool calls an object rather than its JSON."""
+    """The message as templates expect it: content as a string, arguments of tool calls as an object, not JSON text."""
     plain = {**message, "content": message.get("content") or ""}
     calls = message.get("tool_calls")
     if calls:

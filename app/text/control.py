@@ -1,4 +1,4 @@
-"""Names of control tokens inside a user's text: text that stays text, whatever the chat template does with it."""
+"""Keeps the names of control tokens in a user's text plain text, whatever the chat template does with them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-# Private-use characters stand in for those of a name while the template is rendered. Planes 15 and 16, then the BMP's.
+# Private-use characters that replace those of a name while the template is rendered: planes 15 and 16, then the BMP's.
 _STAND_INS = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE), range(0xE000, 0xF900))
-# What a stand-in looks like where it is escaped, at any place of a text.
+# An escaped stand-in, at any position of a text.
 _ESCAPE = re.compile(r"(?=(\\u[0-9a-f]{4}(?:\\u[0-9a-f]{4})?|\\U[0-9a-f]{8}))")
-# Some models mark turns with added tokens that they do not call special.
+# Some models mark turns with added tokens that are not flagged as special.
 _MARK = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Shield:
-    """Values whose control names are spelled with stand-ins, character for character. back: stand-in -> character."""
+    """Values with the characters of control names replaced by stand-ins. back: stand-in -> character."""
 
     values: tuple[Any, ...]
     back: dict[int, str] = field(default_factory=dict)
 
     def restored(self, text: str) -> str:
-        """The text with the user's own characters again."""
-        for stand_in in map(chr, self.back):  # a template may write JSON in ASCII, or objects as Python does
+        """The text with the user's own characters restored."""
+        for stand_in in map(chr, self.back):  # a template may have escaped them as JSON or Python does
             text = text.replace(json.dumps(stand_in)[1:-1], stand_in).replace(repr(stand_in)[1:-1], stand_in)
         return text.translate(self.back)
 
@@ -45,12 +45,12 @@ class ControlNames:
         names = {str(token.content) for token in added if token.special or _MARK.fullmatch(token.content)}
         self.names = frozenset(name for name in names if len(name) > 1)
         self._pattern = re.compile(any_of(self.names)) if self.names else None
-        self._reader: _Reader | None = None
+        self._renamed: _RenamedTokenizer | None = None
         self._lock = threading.Lock()
 
     def shield(self, *values: Any, source: str = "") -> Shield:
-        """Values of JSON types with the names in their strings spelled with stand-ins, which nothing in them and in the
-        template's source holds. Raises ValueError where there are none left."""
+        """JSON values with the control names in their strings replaced by stand-ins that occur neither in them nor in the
+        template's source. Raises ValueError where no stand-ins are left."""
         pattern = self._pattern
         if pattern is None:
             return Shield(values)
@@ -73,21 +73,21 @@ class ControlNames:
         )
 
     def encode(self, rendered: str, shield: Shield) -> list[int]:
-        """Ids of a rendered text: the template's control names are their tokens, the shielded ones are text."""
+        """Ids of a rendered text: control names from the template become their tokens, shielded ones plain text."""
         if not shield.back or self._pattern is None:
-            raise ValueError("There is nothing to read apart.")
+            raise ValueError("There are no control names to keep apart.")
         with self._lock:
-            if self._reader is None:
-                self._reader = _Reader(self._backend, self.names)
-            reader = self._reader
-        marked = self._pattern.sub(lambda name: reader.marks[name[0]], rendered)
-        return reader.encode(shield.restored(marked))
+            if self._renamed is None:
+                self._renamed = _RenamedTokenizer(self._backend, self.names)
+            renamed = self._renamed
+        marked = self._pattern.sub(lambda name: renamed.marks[name[0]], rendered)
+        return renamed.encode(shield.restored(marked))
 
 
 def any_of(names: Iterable[str]) -> str:
-    """A regular expression for any of these, the longest first.
+    """A regular expression for any of these names, the longest first.
 
-    Grouped by their beginnings: of thousands of names, only few are tried at each place of a text.
+    Grouped by common prefixes, so that of thousands of names only a few are tried at each position.
     """
     by_first: dict[str, list[str]] = {}
     for name in names:
@@ -107,8 +107,8 @@ def _same(characters: tuple[str, ...]) -> bool:
     return len(set(characters)) == 1
 
 
-class _Reader:
-    """The same tokenizer with other names for its control tokens, which no text can hold: a part of each is drawn here."""
+class _RenamedTokenizer:
+    """A copy of the tokenizer whose control tokens have random names, which no text can contain."""
 
     def __init__(self, backend: Any, names: frozenset[str]) -> None:
         drawn = secrets.token_hex(8)
@@ -120,7 +120,7 @@ class _Reader:
             ids[token["content"]] = token["id"]
         _rename(state["model"], self.marks)
         self._copy = Tokenizer.from_str(json.dumps(state))
-        # what is no part of the model's own vocabulary gets its id in the order it is added
+        # tokens outside the model's own vocabulary get their ids in the order in which they are added
         self._ids = {self._copy.token_to_id(content): token_id for content, token_id in ids.items()}
 
     def encode(self, text: str) -> list[int]:
@@ -129,7 +129,7 @@ class _Reader:
 
 
 def _rename(model: dict[str, Any], marks: dict[str, str]) -> None:
-    """Control tokens out of reach of the model that splits plain text: a vocabulary may list them among its pieces."""
+    """Rename control tokens in the vocabulary too, where plain text could otherwise match them as pieces."""
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict):
         model["vocab"] = {marks.get(piece, piece): token for piece, token in vocabulary.items()}
@@ -151,7 +151,7 @@ def _character(escape: str) -> str:
 
 
 def _strings(values: Iterable[Any]) -> Iterator[str]:
-    """Every string of JSON values, names of members included."""
+    """Every string in JSON values, names of members included."""
     waiting = list(values)
     while waiting:
         value = waiting.pop()

@@ -1,4 +1,8 @@
-"""Tokens to text, one token at a time, without ever taking text back."""
+"""Turns tokens into text one at a time, without ever taking text back.
+
+Own code because tokenizers' DecodeStream has no flush for an unfinished character, withholds text that ends in invalid UTF-8,
+and decodes its window again for every token.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,17 @@ REPLACEMENT = "�"
 
 
 class Detokenizer(Protocol):
-    """Text of a growing list of tokens.
+    """The text of a growing list of tokens.
 
-    The texts of all pushes and of the flush, joined, are the decoded text of all ids (of prompt tail and ids, less the
-    prompt tail's, where one was given). Each call costs the same however long the text is.
+    The texts of all pushes and of the flush, joined, are the text of all ids; with a prompt tail, the text of tail and ids
+    without that of the tail. The cost of a call does not depend on the length of the text.
     """
 
     def push(self, token_id: int) -> str:
-        """The text that is certain by now and was not returned before. Bytes of an unfinished character wait."""
+        """The text that is certain by now and was not returned before. Bytes of an unfinished character are held back."""
 
     def flush(self) -> str:
-        """What waited, at the end: an unfinished character is U+FFFD. Nothing may be pushed after it."""
+        """What was held back; an unfinished character becomes U+FFFD. Nothing may be pushed afterwards."""
 
 
 class ByteDetokenizer:
@@ -38,8 +42,8 @@ class ByteDetokenizer:
         self._owed_to_prompt = ""
         for token_id in prompt_tail:
             self.push(token_id)
-        # A prompt that breaks off inside a character shows as U+FFFD already (as two for the beginning of a surrogate): if
-        # the answer does not complete the character, they are the prompt's.
+        # A prompt that ends inside a character already shows U+FFFD for it (twice for the beginning of a surrogate). They
+        # belong to the prompt if the answer does not complete the character.
         self._owed_to_prompt = self._utf8.getstate()[0].decode("utf-8", "replace")
 
     def push(self, token_id: int) -> str:
@@ -64,7 +68,7 @@ class ByteDetokenizer:
 class WindowDetokenizer:
     """For any other tokenizer: decodes the last few tokens with and without the newest ones and returns the difference.
 
-    decode: the tokenizer's own decoder. An unfinished character waits for at most PATIENCE tokens (UTF-8 needs four bytes).
+    decode: of the tokenizer. An unfinished character is held back for at most PATIENCE tokens (UTF-8 needs four bytes).
     """
 
     PATIENCE = 6
@@ -73,7 +77,7 @@ class WindowDetokenizer:
         self._decode = decode
         self._skip = skip
         self._window = [token_id for token_id in prompt_tail if token_id not in skip]
-        self._returned = len(self._window)  # tokens of the window whose text is out
+        self._returned = len(self._window)  # tokens of the window whose text was returned
         self._window_text = decode(self._window) if self._window else ""
 
     def push(self, token_id: int) -> str:
@@ -91,7 +95,7 @@ class WindowDetokenizer:
 
     def _release(self, text: str) -> str:
         new = text[len(self._window_text) :]
-        del self._window[: self._returned]  # the tokens just released stay: the next ones are decoded in their company
+        del self._window[: self._returned]  # keep the tokens just returned as context for the next ones
         self._returned = len(self._window)
         self._window_text = self._decode(self._window)
         return new

@@ -1,4 +1,4 @@
-"""Errors of the text room."""
+"""Errors of this package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 class ChatTemplateError(ValueError):
     """The model has no chat template, or its template refuses the messages. The message can be shown to a user.
 
-    param: dotted path of what is refused.
+    param: dotted path to the refused field.
     """
 
     def __init__(self, message: str, param: str = "messages") -> None:
@@ -15,9 +15,9 @@ class ChatTemplateError(ValueError):
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be compiled, or not followed any further. The message can be shown to a user.
+    """A grammar that cannot be compiled, or followed any further. The message can be shown to a user.
 
-    param: dotted path of what asked for the grammar, where that is known.
+    param: dotted path to the field that asked for the grammar, if known.
     """
 
     def __init__(self, message: str, param: str | None = None) -> None:
@@ -26,4 +26,4 @@ class GrammarError(ValueError):
 
 
 class GrammarTooExpensive(GrammarError):
-    """The grammars of one request take more time than a request may have for them."""
+    """The grammars of one request take too long to compile."""

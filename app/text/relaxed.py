@@ -1,4 +1,4 @@
-"""A JSON schema without the keywords that are only hints here, and which they were."""
+"""Removes the keywords from a JSON schema that the grammar library does not enforce."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from app.text.schema_errors import check_bounds
 
-# Formats of strings that the grammar library keeps to; any other is a note to the reader.
+# Formats of strings that the grammar library enforces.
 FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"})
 _ONE = ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then")
 _LISTED = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
@@ -17,14 +17,14 @@ _NAMED = ("$defs", "definitions", "dependentSchemas", "patternProperties", "prop
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """schema: what is kept to. dropped: keywords left out that would have meant something."""
+    """schema: what is enforced. dropped: the keywords removed that would have restricted the answer."""
 
     schema: dict[str, Any]
     dropped: frozenset[str] = field(default_factory=frozenset)
 
 
 def relaxed(schema: Mapping[str, Any]) -> Relaxed:
-    """The schema less `uniqueItems` and formats that nobody checks. Raises GrammarError for one that is too large or deep."""
+    """The schema without `uniqueItems` and unknown formats. Raises GrammarError for one that is too large or too deep."""
     check_bounds(schema)
     dropped: set[str] = set()
     return Relaxed(_without(schema, dropped), frozenset(dropped))
@@ -38,7 +38,7 @@ def _without(schema: Mapping[str, Any], dropped: set[str]) -> dict[str, Any]:
     if isinstance(known, str) and known not in FORMATS:
         del kept["format"]
         kinds = kept.get("type", "string")
-        if "string" in (kinds if isinstance(kinds, list) else [kinds]):  # of numbers no format means anything
+        if "string" in (kinds if isinstance(kinds, list) else [kinds]):  # formats restrict only strings
             dropped.add("format")
     for name in _ONE:
         if isinstance(kept.get(name), dict):

@@ -1,4 +1,4 @@
-"""What is wrong with a JSON schema, in words that hold nothing of the user's."""
+"""Checks the size of JSON schemas, and explains what is wrong with one without quoting it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from app.text.errors import GrammarError
 
 MAX_SCHEMA = 128 * 1024  # characters of JSON
-MAX_NESTING = 100  # objects and arrays inside each other
-MAX_PROPERTIES = 1000  # of one object: they cost the square of their number
-MAX_PATTERNS = 32  # patternProperties of a schema: they cost the cube
+MAX_NESTING = 100  # levels of objects and arrays
+MAX_PROPERTIES = 1000  # of one object: the cost is quadratic
+MAX_PATTERNS = 32  # patternProperties of a schema: the cost is cubic
 _KEYWORD = re.compile(r"\$?[A-Za-z]{1,40}")
-MESSAGE_END = 1000  # characters of a message that are looked at, at either end
-NO_WAY_ON = "NoExtension"  # in a message of the library: the grammar goes on, and no token fits
+MESSAGE_END = 1000  # characters examined at either end of a message
+NO_WAY_ON = "NoExtension"  # in a message of llguidance: the grammar continues, but no token fits
 _BOUND = r"\w{1,40} \([\d.e+-]{1,30}\)"
 _COMPLEX = "is too large or too complex to follow."
 
@@ -25,7 +25,7 @@ def _unimplemented(found: re.Match[str]) -> str:
     return f"uses keywords that are not supported: {', '.join(names[:8])}." if names else "uses unknown keywords."
 
 
-# The library's messages -> ours. The first that is found counts; groups are keywords, numbers and its own words.
+# llguidance's messages -> ours; the first match counts. Groups capture keywords, numbers and its own words only.
 _PROBLEMS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (NO_WAY_ON, "leaves nothing that this model's vocabulary could say, or refers to itself without end."),
     (r"Unimplemented keys: (\[.*\])", _unimplemented),
@@ -45,8 +45,8 @@ _PROBLEMS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 
 
 def explain(message: str) -> str:
-    """A sentence about the schema, for a message of the grammar library."""
-    if len(message) > 2 * MESSAGE_END:  # it quotes the schema, and its own words stand around that
+    """A sentence about the schema for an error message of llguidance."""
+    if len(message) > 2 * MESSAGE_END:  # it quotes the schema between its own words
         message = f"{message[:MESSAGE_END]}\n{message[-MESSAGE_END:]}"
     for pattern, text in _PROBLEMS:
         found = re.search(pattern, message)
@@ -56,9 +56,9 @@ def explain(message: str) -> str:
 
 
 def check_bounds(schema: Mapping[str, Any]) -> None:
-    """Raises GrammarError for a schema that is too large, too deep or too wide to be compiled."""
+    """Raises GrammarError for a schema that is too large, too deep or too wide to compile."""
     properties = patterns = 0
-    merges = False  # whether the properties of several objects may come together in one
+    merges = False  # whether one object may combine the properties of several
     level: list[Any] = [schema]
     for _ in range(MAX_NESTING):
         for value in level:

@@ -1,4 +1,4 @@
-"""Stop strings in text that arrives in pieces."""
+"""Stop strings, and unfinished tags, in text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class _Prefix:
-    """How much of one stop string the text ends with (Knuth-Morris-Pratt: constant cost per character on average)."""
+    """How much of one stop string the text ends with. Knuth-Morris-Pratt: amortised constant cost per character."""
 
     __slots__ = ("_fallback", "length", "matched", "stop")
 
@@ -24,7 +24,7 @@ class _Prefix:
             self._fallback[place] = border
 
     def step(self, character: str) -> bool:
-        """True when this character completes the stop."""
+        """Whether this character completes the stop string."""
         while self.matched and self.stop[self.matched] != character:
             self.matched = self._fallback[self.matched - 1]
         self.matched += self.stop[self.matched] == character
@@ -35,25 +35,24 @@ class _Prefix:
 
 
 class StopMatcher:
-    """Cuts a text at the stop string that is completed first.
+    """Cuts a text at the stop string that is completed first; of two that end together, the longer one.
 
-    The stop whose last character comes first wins; of two that end together, the longer one. No character at or after the
-    start of a stop that may still come is let out. stops: none may be empty (ValueError).
+    Text that may be the beginning of a stop string is held back. stops: an empty one is a ValueError.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         if not all(stops):
             raise ValueError("A stop string may not be empty.")
-        # Longest first, so that the first to report a completion at a character is the one that started earliest.
+        # Longest first: of two that end at one character the first to report is the longer.
         self._prefixes = [_Prefix(stop) for stop in sorted(set(stops), key=len, reverse=True)]
         self._held = ""
         self._hit: str | None = None
 
     def push(self, text: str, ends: bool = True) -> tuple[str, str | None]:
-        """The text that can be shown now, and the stop string that was completed, if one was.
+        """The text that can be shown now, and the stop string that was completed, if any.
 
-        ends: whether what this text completes counts; what it begins does in any case. After a completion that counts nothing
-        more is let out, and the same stop is reported again.
+        ends: whether a stop string that this text completes counts. Once one has counted, every later call returns no text and
+        the same stop string.
         """
         if self._hit is not None:
             return "", self._hit
@@ -70,7 +69,7 @@ class StopMatcher:
         return text[:keep], None
 
     def flush(self) -> str:
-        """The text held back, at the end of the generation: no stop came of it."""
+        """The text still held back, at the end of the generation."""
         held, self._held = self._held, ""
         return held
 
@@ -80,3 +79,10 @@ class StopMatcher:
             if prefix.step(character) and hit is None:
                 hit = prefix.stop
         return hit
+
+
+def unfinished_tag(text: str, tag: str) -> int:
+    """Characters at the end of a text that may be the beginning of a tag, or white space before it."""
+    begun = next(length for length in range(min(len(tag) - 1, len(text)), -1, -1) if text.endswith(tag[:length]))
+    body = text[: len(text) - begun]
+    return begun + len(body) - len(body.rstrip())

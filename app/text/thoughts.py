@@ -1,4 +1,4 @@
-"""A reasoning model's thoughts, told from its answer however the text arrives."""
+"""Splits a reasoning model's thoughts from its answer while the text arrives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from app.text.stops import unfinished_tag
 
 
 class Tags(NamedTuple):
@@ -25,7 +27,7 @@ KNOWN_TAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
-    """Where an answer may think. begun: the prompt ends inside the thoughts, so the answer starts there."""
+    """Where an answer may think. begun: the prompt ends inside the thoughts, so the answer starts in them."""
 
     tags: Tags
     begun: bool = False
@@ -35,12 +37,12 @@ class Thoughts:
 
 
 def tags_of(template: str) -> Tags | None:
-    """The tags that a chat template writes or looks for; None: its model does not think."""
+    """The tags in a chat template; None: the model has no thoughts."""
     return next((tags for tags in KNOWN_TAGS if tags.opening in template and tags.closing in template), None)
 
 
 def thoughts_after(prompt: str, tags: Tags) -> Thoughts | None:
-    """Whether the answer to a rendered prompt may think; None: the prompt has ended the thoughts already."""
+    """Where the answer to a rendered prompt may think; None: the prompt has already closed the thoughts."""
     end = prompt.rstrip()
     if end.endswith(tags.closing):
         return None
@@ -48,27 +50,27 @@ def thoughts_after(prompt: str, tags: Tags) -> Thoughts | None:
 
 
 class Split(NamedTuple):
-    """A piece of an answer: the thoughts come first."""
+    """A piece of an answer; its thoughts come before its content."""
 
     thought: str
     content: str
 
 
 class ThoughtParser:
-    """Splits one answer into thoughts and content. White space around either is dropped.
+    """Splits one answer into thoughts and content. White space around the thoughts is dropped.
 
-    Thoughts stand at the beginning of an answer or nowhere: a tag that comes later is content.
+    Thoughts stand only at the beginning of an answer: a later tag is content.
     """
 
     def __init__(self, thoughts: Thoughts) -> None:
         self._tags = thoughts.tags
-        self._held = ""  # of the thoughts, or of what may become the opening tag
-        self._blanks: list[str] = []  # white space before it in pieces: joined at each push, time would be squared
+        self._held = ""  # text not returned yet: of the thoughts, or perhaps of the opening tag
+        self._blanks: list[str] = []  # white space before it, in pieces: joining at every push would take quadratic time
         self._stage = "thoughts" if thoughts.begun else "start"
-        self._spoken = False  # a thought was let out: white space after it counts
+        self._spoken = False  # some thought was returned, so white space after it counts
 
     def push(self, text: str) -> Split:
-        """What is certain by now and was not returned before."""
+        """The text that is certain by now and was not returned before."""
         if self._stage == "content":
             return Split("", text)
         if self._stage != "gap" and not self._held and text.isspace():
@@ -93,7 +95,7 @@ class ThoughtParser:
         return Split(thought, content)
 
     def end(self) -> Split:
-        """The rest: an unfinished closing tag is part of the thoughts, an unfinished opening one of the content."""
+        """The rest. An unfinished closing tag belongs to the thoughts, an unfinished opening tag to the content."""
         rest = self._release()
         if self._stage == "thoughts":
             rest = rest.rstrip()
@@ -101,7 +103,7 @@ class ThoughtParser:
         return Split("", "" if self._stage == "gap" else rest)
 
     def _thought(self) -> str:
-        """The thoughts that are certain; moves on where they end."""
+        """The thoughts that are certain; goes to the next stage where they end."""
         place = self._held.find(self._tags.closing)
         if place >= 0:
             thought, self._held = self._held[:place], self._held[place + len(self._tags.closing) :]
@@ -109,7 +111,7 @@ class ThoughtParser:
             return thought.strip() if not self._spoken else thought.rstrip()
         if not self._spoken:
             self._held = self._held.lstrip()
-        keep = len(self._held) - _open_end(self._held, self._tags.closing)
+        keep = len(self._held) - unfinished_tag(self._held, self._tags.closing)
         thought, rest = self._held[:keep], self._held[keep:]
         self._held, self._blanks = ("", [rest]) if rest.isspace() else (rest, [])
         self._spoken = self._spoken or bool(thought)
@@ -121,15 +123,8 @@ class ThoughtParser:
         return held
 
 
-def _open_end(text: str, tag: str) -> int:
-    """How many characters at the end may be white space before a tag, or the beginning of one."""
-    begun = next(length for length in range(min(len(tag) - 1, len(text)), -1, -1) if text.endswith(tag[:length]))
-    body = text[: len(text) - begun]
-    return begun + len(body) - len(body.rstrip())
-
-
 def thought_rules(thoughts: Thoughts) -> list[str]:
-    """Rules of a Lark grammar: `begin`, which comes before the answer, and NO_THOUGHTS, texts that are no thoughts."""
+    """Lark rules: `begin`, for what comes before the answer, and NO_THOUGHTS, for texts without thoughts."""
     opening = rf"\s*{re.escape(thoughts.tags.opening)}(.|\n)*"
     inside = r"(.|\n)*" if thoughts.begun else opening
     return [

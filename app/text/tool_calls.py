@@ -1,4 +1,4 @@
-"""Tool calls in the formats that models write them in: found in a text that arrives in pieces."""
+"""Finds tool calls in text that arrives in pieces, in the formats that models write them in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from app.text.errors import ChatTemplateError
+from app.text.stops import unfinished_tag
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MISTRAL = "[TOOL_CALLS]"
-# Marks of templates whose calls are not JSON objects with a name: they would go by unseen.
+# Signs of templates whose calls are not JSON objects with a name, which would be missed.
 UNKNOWN_MARKS = ("<function=", "[ARGS]", "<arg_key>", "<|channel|>", "<｜tool▁call", "<|tool_calls_section_begin|>")
 
 
@@ -34,22 +35,21 @@ class ParsedCall:
 class CallFormat:
     """How a model writes its calls.
 
-    style: tagged, each call between <tool_call> tags; listed, all in one JSON array; bare, one JSON object. marks: control
-    tokens around the calls, which no text shows (token ids, None where there is none). separator: before the array.
+    style: tagged: each call between <tool_call> tags; listed: all in one JSON array; bare: one JSON object. marks: ids of the
+    control tokens around the calls, None without one; they are not in the text. separator: before the array.
     """
 
     style: Literal["tagged", "listed", "bare"]
     arguments: Literal["arguments", "parameters"] = "arguments"
     marks: tuple[int | None, int | None] = (None, None)
     separator: str = ""
-    short_ids: bool = False  # the template takes back only ids of nine letters and digits
+    short_ids: bool = False  # the template accepts only ids of nine letters and digits
 
 
 def call_format(template: str, control_id: Callable[[str], int | None]) -> CallFormat:
-    """The format that a template with tools asks for.
+    """The format that a template with tools uses. control_id: name of a control token -> its id, None without one.
 
-    control_id: the id of the control token of a name, None where there is none.
-    Raises ChatTemplateError for a format that is known to be another.
+    Raises ChatTemplateError for a format that is known but not supported.
     """
     if any(mark in template for mark in UNKNOWN_MARKS):
         raise ChatTemplateError("This model writes tool calls in a format that this server does not read.", "tools")
@@ -64,25 +64,25 @@ def call_format(template: str, control_id: Callable[[str], int | None]) -> CallF
 
 
 class CallParser:
-    """Tells the calls in one answer from its content. What may still become part of a call is not let out as content."""
+    """Splits one answer into content and calls. Text that may still become part of a call is held back."""
 
     def __init__(self, form: CallFormat, names: frozenset[str], limit: int | None = None) -> None:
-        """names: of the tools there are; what calls another one is content. limit: calls to keep; later ones are dropped."""
-        # tags that are control tokens are not in the text: what is left are bare objects
+        """names: of the offered tools; a call of another one is content. limit: calls at most; later ones are dropped."""
+        # tags that are control tokens are not in the text, so only bare objects are left
         self._tagged = form.style == "tagged" and form.marks[0] is None
         self._names = names
         self._limit = limit
-        self._held: list[str] = []  # pieces, joined when something is to be read: joined at each push, time would be squared
-        self._tail = ""  # the end of what is held, where a tag may have begun
+        self._held: list[str] = []  # in pieces: joining at every push would take quadratic time
+        self._tail = ""  # the end of the held text, where a tag may have begun
         self._inside = False
-        self._plain = False  # the answer began as something else than a bare call
-        self._bare = False  # it began as a bare call may
+        self._plain = False  # the answer cannot be a bare call
+        self._bare = False  # the answer may be a bare call
         self._calls: list[ParsedCall] = []
 
     def push(self, text: str) -> str:
         """The content that is certain by now and was not returned before."""
         if not self._plain:
-            # models that are told to write tags leave them out now and then, so a bare call is read in each format
+            # models sometimes leave out the tags, so a bare call is accepted in every format
             begun = "" if self._bare else text.lstrip()[:1]
             self._bare = self._bare or (begun != "" and begun in "{[")
             self._plain = (begun != "" and not self._bare) or (self._tagged and OPEN in self._tail + text)
@@ -92,7 +92,7 @@ class CallParser:
         return ""
 
     def end(self) -> tuple[str, list[ParsedCall]]:
-        """The rest of the content, and the calls in the order they were made."""
+        """The rest of the content, and the calls in order."""
         text = self._taken()
         calls = None if self._plain else _calls_in(text, self._names)
         shown = ""
@@ -118,13 +118,13 @@ class CallParser:
         return text
 
     def _waits(self, text: str) -> bool:
-        """Whether more of what is held already is all that a text brings."""
+        """Whether this text decides nothing about what is held back."""
         if self._inside:
             return CLOSE not in self._tail + text
         return self._tagged and text.isspace() and self._tail.isspace()
 
     def _read(self, text: str) -> str:
-        """The content that is certain; the rest is held."""
+        """The content that is certain; the rest is held back."""
         if not self._tagged:
             return text
         shown: list[str] = []
@@ -144,7 +144,7 @@ class CallParser:
                 continue
             start = text.find(OPEN, place)
             self._inside = start >= 0
-            keep = start if self._inside else len(text) - _held_back(text[place:])
+            keep = start if self._inside else len(text) - unfinished_tag(text[place:], OPEN)
             part = text[place:keep]
             place = keep
             if self._inside:
@@ -156,15 +156,8 @@ class CallParser:
         return "".join(shown)
 
 
-def _held_back(text: str) -> int:
-    """How many characters at the end may be white space before an opening tag, or the beginning of one."""
-    tag = next(length for length in range(min(len(OPEN) - 1, len(text)), -1, -1) if text.endswith(OPEN[:length]))
-    body = text[: len(text) - tag]
-    return tag + len(body) - len(body.rstrip())
-
-
 def _calls_in(text: str, names: frozenset[str]) -> list[ParsedCall] | None:
-    """The calls that a text consists of: objects and arrays of objects, one after the other. None: it is not calls alone."""
+    """The calls that a text consists of: JSON objects, or arrays of them. None: there is something else in it."""
     values: list[Any] = []
     place = 0
     while True:

@@ -1,4 +1,4 @@
-"""Tool calls that the model must write: a grammar in its own format, with each tool's parameters."""
+"""Grammars of answers with tool calls, in the model's own call format and with the parameters of each tool."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.text.errors import GrammarError, GrammarTooExpensive
-from app.text.grammar import CompiledGrammar, GrammarCompiler
+from app.text.grammar import CompiledGrammar
+from app.text.grammar_compiler import GrammarCompiler
 from app.text.thoughts import Thoughts, thought_rules
 from app.text.tool_calls import CLOSE, OPEN, CallFormat
 
-MAX_CALLS = 16  # of one answer that must call: a model that finds no end is given one
+MAX_CALLS = 16  # in an answer that must call; stops a model that would call without end
 _ANY_TEXT = r"/(.|\n)*/"
-_NO_JSON = r"/\s*([^{\[\s](.|\n)*)?/"  # what may not be the beginning of a bare call
+_NO_JSON = r"/\s*([^{\[\s](.|\n)*)?/"  # text that cannot begin a bare call
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,11 @@ class Tool:
 
     name: str
     parameters: Mapping[str, Any] | None = None
-    strict: bool = False  # arguments that break the schema are not acceptable
+    strict: bool = False  # refuse a schema that cannot be enforced
 
 
 class ToolSchemaError(GrammarError):
-    """The parameters of a strict tool cannot be kept to, or those of any take too long. tool: its name."""
+    """The parameters of a strict tool cannot be enforced, or those of any tool take too long to compile. tool: its name."""
 
     def __init__(self, message: str, tool: str) -> None:
         super().__init__(message)
@@ -46,9 +47,8 @@ def call_grammar(
 ) -> CompiledGrammar:
     """A grammar of answers with calls.
 
-    required: at least one call and nothing else, at most `most`. Otherwise the answer may be content too: any text, in which a
-    call is held to its schema once it has begun, or where `content` is a schema, JSON of it in place of calls. thoughts: what
-    may come before it all.
+    required: one to `most` calls and nothing else. Otherwise the answer may also be content: JSON that matches the schema
+    `content`, or without one any text, in which a call must match its schema once it has begun. thoughts: what may come first.
     Raises ToolSchemaError, and GrammarError for `content`.
     """
     calls = [f"call_{place}" for place in range(len(tools))]
@@ -73,21 +73,21 @@ def call_grammar(
 
 
 def schema_grammar(compiler: GrammarCompiler, schema: Mapping[str, Any], thoughts: Thoughts | None = None) -> CompiledGrammar:
-    """A grammar of answers that are JSON of a schema, behind what a model may think. Raises GrammarError."""
+    """A grammar of answers that match a JSON schema, after any thoughts. Raises GrammarError."""
     if thoughts is None:
         return compiler.json_schema(schema)
     return _after(compiler, thoughts, [f"answer: {compiler.embedded(schema)}"])
 
 
 def _after(compiler: GrammarCompiler, thoughts: Thoughts | None, rules: Sequence[str]) -> CompiledGrammar:
-    """The grammar of the rule `answer` among rules, after any thoughts."""
+    """A grammar that starts with the rule `answer`, after any thoughts."""
     if thoughts is None:
         return compiler.lark("\n".join([*rules, "start: answer"]))
     return compiler.lark("\n".join([*rules, *thought_rules(thoughts), "start: begin answer"]))
 
 
 def _several(form: CallFormat, most: int) -> list[str]:
-    """The rule `calls`: one to `most` of them."""
+    """The rule `calls`: one to `most` calls."""
     opening, closing = form.marks
     more = f"{{0,{most - 1}}}"
     if form.style == "tagged":

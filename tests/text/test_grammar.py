@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app.text.codec import TextCodec
 from app.text.errors import GrammarError
-from app.text.grammar import KEPT, CompiledGrammar, GrammarCompiler
+from app.text.grammar import CompiledGrammar
+from app.text.grammar_compiler import MAX_CACHED, GrammarCompiler
 from app.text.schema_errors import MAX_NESTING, MAX_SCHEMA
 from tests.structured import json_tokenizer
 from tests.text.samples import byte_level, tokenizer
@@ -121,14 +122,14 @@ def test_nothing_but_the_end_follows_the_end() -> None:
 
 def test_a_token_that_is_not_allowed() -> None:
     codec = CODECS["bytes"]
-    matcher = codec.grammars.json_object().matcher()
+    matcher = codec.grammars.json_schema({"type": "object"}).matcher()
     with pytest.raises(ValueError, match="does not allow"):
         matcher.accept(codec.encode("[", add_special_tokens=False))
 
 
 def test_any_object() -> None:
     codec = CODECS["characters"]
-    grammar = codec.grammars.json_object()
+    grammar = codec.grammars.json_schema({"type": "object"})
     texts = [text for _, text in (write(codec, grammar, seed) for seed in range(40)) if text is not None]
     assert len(texts) > 5
     assert all(isinstance(json.loads(text), dict) for text in texts)
@@ -184,7 +185,7 @@ def test_options_inside_a_schema_change_nothing() -> None:
 def test_a_vocabulary_that_cannot_write_it() -> None:
     for name in ("metaspace", "word_piece"):
         with pytest.raises(GrammarError):
-            TextCodec(tokenizer(name), frozenset({2})).grammars.json_object()
+            TextCodec(tokenizer(name), frozenset({2})).grammars.json_schema({"type": "object"})
     codec = CODECS["characters"]
     with pytest.raises(GrammarError, match="vocabulary"):
         codec.grammars.json_schema({"const": "東京"})
@@ -210,7 +211,7 @@ def test_compiled_grammars_are_kept_and_bounded() -> None:
     compiler = GrammarCompiler(CODECS["characters"])
     first = compiler.json_schema({"const": 0})
     assert compiler.json_schema({"const": 0}) is first
-    for number in range(KEPT):
+    for number in range(MAX_CACHED):
         compiler.json_schema({"const": number + 1})
     assert compiler.json_schema({"const": 0}) is not first
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from app.text import grammar
+from app.text import grammar_compiler
 from app.text.errors import GrammarError, GrammarTooExpensive
-from app.text.grammar import BYTES_PER_SYMBOL, SIZES, GrammarCompiler
-from app.text.grammar_cache import GrammarCache
+from app.text.grammar_compiler import BYTES_PER_SYMBOL, SIZES, GrammarCache, GrammarCompiler
 from app.text.schema_errors import MAX_PATTERNS, MAX_PROPERTIES
 from app.text.tool_calls import CallFormat
 from app.text.tool_grammar import Tool, ToolSchemaError, call_grammar
@@ -111,7 +110,7 @@ def test_what_people_send_is_within_the_bounds() -> None:
 def test_the_schemas_of_one_request_have_a_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = GrammarCompiler(SyntheticCodec())
     kept = compiler.json_schema({"const": 0})
-    monkeypatch.setattr(grammar, "COMPILE_SECONDS", 1e-9)
+    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 1e-9)
     for _ in range(2):
         with compiler.one_request():
             assert compiler.json_schema({"const": 0}) is kept  # costs nothing
@@ -125,7 +124,7 @@ def test_the_schemas_of_one_request_have_a_time_together(monkeypatch: pytest.Mon
 
 def test_a_tool_that_may_be_lax_is_refused_too_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = GrammarCompiler(SyntheticCodec())
-    monkeypatch.setattr(grammar, "COMPILE_SECONDS", 1e-9)
+    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 1e-9)
     tools = [Tool(name, {"type": "object", "properties": {name: {}}}) for name in ("a", "b")]
     with compiler.one_request(), pytest.raises(ToolSchemaError) as error:
         call_grammar(compiler, CallFormat("bare"), tools, required=True)
@@ -133,7 +132,7 @@ def test_a_tool_that_may_be_lax_is_refused_too_when_time_is_up(monkeypatch: pyte
 
 
 def test_the_tool_that_came_too_late_is_named(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar, "COMPILE_SECONDS", 1e-9)
+    monkeypatch.setattr(grammar_compiler, "COMPILE_SECONDS", 1e-9)
     tools = [{"type": "function", "function": {"name": name, "parameters": properties(2, name)}} for name in ("a", "b")]
     body = {"messages": HELLO, "tools": tools, "tool_choice": "required"}
     error = check_error(client.post(CHAT, json=body), 400, "tools.1.function.parameters", "invalid_schema")
@@ -146,14 +145,14 @@ def test_the_tool_that_came_too_late_is_named(client: TestClient, monkeypatch: p
 def test_the_cache_is_bounded_by_number_and_by_bytes() -> None:
     cache: GrammarCache[int] = GrammarCache(3, 1000)
     for number in range(4):
-        cache.keep(f"{number}", number, 99)
+        cache.put(f"{number}", number, 99)
     assert [cache.get(f"{number}") for number in range(4)] == [None, 1, 2, 3]
     assert cache.get("1") == 1  # used last
-    cache.keep("large", 5, 800)
+    cache.put("large", 5, 800)
     assert (cache.get("1"), cache.get("2"), cache.get("3"), cache.get("large"), cache.nbytes) == (1, None, None, 5, 905)
-    cache.keep("large", 6, 10)
+    cache.put("large", 6, 10)
     assert (cache.get("large"), cache.nbytes) == (6, 115)
-    cache.keep("too large", 7, 1001)
+    cache.put("too large", 7, 1001)
     assert (len(cache), cache.nbytes) == (0, 0)
 
 
