@@ -21,7 +21,7 @@ from racer.drafter import Policy
 ENV_PREFIX = "RACER_"
 MAX_KEY_FILE = 1 << 20  # bytes
 OpenRoute = Literal["health", "ready", "metrics", "docs", "page"]
-OTHER_VARIABLES = frozenset({"RACER_API_KEY", "RACER_BENCH_KEY", "RACER_TEST_REDIS"})  # of commands and tests, no settings
+OTHER_VARIABLES = frozenset({"RACER_API_KEY", "RACER_BENCH_KEY"})  # of commands, not settings
 OPEN_ROUTES: tuple[OpenRoute, ...] = get_args(OpenRoute)
 
 

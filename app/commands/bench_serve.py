@@ -8,8 +8,8 @@ from typing import Literal
 import typer
 
 from app.commands.bench import DataCommand, bench
+from app.process import stoppable
 from app.settings import SettingsError
-from app.termination import stoppable
 
 AT_ONCE = 8  # requests of a closed loop where nothing is said
 

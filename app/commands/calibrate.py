@@ -9,8 +9,8 @@ import typer
 
 from app.commands.bench import DataGroup, fractions
 from app.commands.options import dtype_option
+from app.process import stoppable
 from app.settings import SettingsError, read_settings
-from app.termination import stoppable
 
 if TYPE_CHECKING:
     from app.calibration.journal import Journal

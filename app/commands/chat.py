@@ -9,8 +9,8 @@ import typer
 
 from app.assembly import load_engine
 from app.engine.models.dtypes import DTYPE_HELP
+from app.process import stoppable
 from app.settings import SettingsError, read_settings
-from app.termination import stoppable
 
 
 def chat(

@@ -17,8 +17,8 @@ from app.assembly import load_engine
 from app.engine.errors import EngineError
 from app.engine.models.cache import cache_directory
 from app.engine.models.dtypes import DTYPE_HELP
+from app.process import stoppable
 from app.settings import Settings, read_settings, unknown_variables
-from app.termination import stoppable
 
 if TYPE_CHECKING:
     from app.engine.engine import Engine

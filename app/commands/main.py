@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 import app.commands.bench_serve  # noqa: F401 - adds its command to bench
-from app import collection
 from app.assembly import csd_config, load_engine
 from app.commands.bench import bench
 from app.commands.calibrate import calibrate
@@ -26,8 +25,8 @@ from app.engine.errors import EngineClosed
 from app.engine.events import Event, Failed, Finished
 from app.engine.models.dtypes import DTYPE_HELP
 from app.engine.request import DrafterName, GenerationRequest, SamplingParams, SpeculationParams, StopParams
+from app.process import INTERRUPTED, TERMINATED, collect_garbage_rarely, leave, stoppable
 from app.settings import SettingsError, check_together, read_settings, unknown_variables
-from app.termination import INTERRUPTED, TERMINATED, leave, stoppable
 
 if TYPE_CHECKING:  # the model libraries take seconds to import: only commands that need them pay
     from app.engine.interface import EngineInterface
@@ -52,7 +51,7 @@ def main() -> None:
     Errors are one line on stderr.
     """
     _spin_briefly()
-    collection.seldom()
+    collect_garbage_rarely()
     try:
         cli()
     except SystemExit as end:
@@ -88,7 +87,7 @@ def serve(**flags: Any) -> None:
     check_together(settings)
     if os.environ.get("WEB_CONCURRENCY", "1") not in ("", "1"):
         raise SettingsError("WEB_CONCURRENCY asks for several workers, but one process holds the model; unset it")
-    from app.main import run
+    from app.server import run
 
     csd_config(settings)  # a store that cannot be is wrong usage, not a failed load
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics: what the engine's observer hears, what the API counts, and what a scrape reads off engine and process."""
+"""Prometheus metrics: counted by the engine's observer and the API, or read from engine and process at each scrape."""
 
 from app.metrics.labels import FINISHED_REASONS, POSITIONS, package_version
 from app.metrics.metrics import CONTENT_TYPE, Metrics

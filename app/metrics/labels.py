@@ -1,4 +1,4 @@
-"""The closed sets of label values, and the buckets of histograms."""
+"""Label values and histogram buckets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATUS_CLASSES = ("2xx", "3xx", "4xx", "5xx")
 OTHER_ROUTE = "other"
 ROW_LAYERS = ("session", "warm", "prior")
 
-# A large GPU emits a token in half a millisecond, a laptop may take seconds for one and minutes for a long prompt.
+# A large GPU takes half a millisecond per token, a laptop seconds, and minutes for a long prompt.
 TTFT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 TOKEN_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0)
 E2E_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -24,7 +24,7 @@ LENGTH_BUCKETS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32
 
 
 def package_version(package: str = "racer-csd") -> str:
-    """The installed version; "0" in a source tree that is not installed."""
+    """The installed version; "0" where the package is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -32,6 +32,6 @@ def package_version(package: str = "racer-csd") -> str:
 
 
 def build() -> dict[str, str]:
-    """What this process is made of: labels of racer_build_info."""
+    """The versions of this process: labels of racer_build_info."""
     libraries = {name: package_version(name) for name in ("torch", "transformers")}
     return {"version": package_version(), "python": platform.python_version(), **libraries}

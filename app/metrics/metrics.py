@@ -1,4 +1,4 @@
-"""The metrics of one app. Every series exists at 0 from the start; counters only rise."""
+"""The metrics of one app. Every series exists from the start, at 0."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from app.engine.events import PHASES, SOURCE_NAMES, EndReason, SpeculationStats, StepRecord
 from app.engine.interface import EngineStatus, ModelInfo
 from app.metrics import labels
+from app.metrics.collectors import LaneStatus, ProcessCollector, StatusCollector, TextCollector
 from app.metrics.recent import RecentRatio
-from app.metrics.status import ProcessCollector, StatusCollector
-from app.metrics.text_work import LaneStatus, TextCollector
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ P = ParamSpec("P")
 
 
 def never_raises(method: Callable[Concatenate[Metrics, P], None]) -> Callable[Concatenate[Metrics, P], None]:
-    """A metric that fails is logged once per method and reaches neither a request nor the engine."""
+    """A failing metric is logged once per method and disturbs neither a request nor the engine."""
 
     @functools.wraps(method)
     def guarded(self: Metrics, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -41,7 +40,7 @@ def never_raises(method: Callable[Concatenate[Metrics, P], None]) -> Callable[Co
 
 
 class Metrics:
-    """Counts of one app, in a registry of its own; an EngineObserver.
+    """The counts of one app in its own registry; an EngineObserver.
 
     Invariant: generation tokens = accepted tokens + verify steps + first tokens.
     """
@@ -52,14 +51,14 @@ class Metrics:
         self._failed: set[str] = set()
         self._routes = frozenset(routes)
         self._recent = RecentRatio(SPEEDUP_WINDOW)
-        # the creation time of each series is noise that doubles the page; the switch is global in prometheus_client
+        # creation times would double the page; prometheus_client only has a global switch
         prometheus_client.disable_created_metrics()
         self._declare_speculation()
         self._declare_correction()
         self._declare_speed()
         self._declare_requests(routes)
         self._tree_attention = self._gauge(
-            "tree_attention", "1 when draft trees are verified in one pass, 0 in plain decoding or before loading"
+            "tree_attention", "1 when draft trees are verified in one pass, 0 with plain decoding or before loading"
         )
         build = labels.build()
         family = Gauge("racer_build_info", "Always 1; versions are labels", list(build), registry=self.registry)
@@ -80,48 +79,53 @@ class Metrics:
         return Histogram(f"racer_{name}", text, buckets=buckets, registry=self.registry)
 
     def _declare_speculation(self) -> None:
-        self._drafts = self._counter("spec_decode_num_drafts", "Verify steps, one per session, that had a draft")
+        self._drafts = self._counter("spec_decode_num_drafts", "Verify steps with a draft, counted per session")
         self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Draft tokens verified")
-        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Draft tokens kept")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Draft tokens accepted")
         self._accepted_at = self._counters(
             "spec_decode_num_accepted_tokens_per_pos",
-            "Draft tokens kept, by place in the accepted run, from 0",
+            "Draft tokens accepted, by position in the accepted run, from 0",
             "position",
             labels.POSITIONS,
         )
-        self._steps = self._counter("verify_steps", "Verify steps, one per session that took part")
-        self._nodes = self._counter("nodes_verified", "Tree nodes verified, roots included")
-        self._first_tokens = self._counter("first_tokens", "Tokens chosen by a prefill, before any verify step")
-        self._by_source = self._counters("tokens", "Emitted tokens by source", "source", SOURCE_NAMES)
-        self._accepted_length = self._histogram("accepted_length", "Draft tokens kept per verify step", labels.ACCEPTED_BUCKETS)
+        self._steps = self._counter("verify_steps", "Verify steps, counted per session")
+        self._nodes = self._counter("nodes_verified", "Draft tree nodes verified, roots included")
+        self._first_tokens = self._counter("first_tokens", "First tokens of generations, chosen by the prefill")
+        self._by_source = self._counters("tokens", "Tokens generated, by source", "source", SOURCE_NAMES)
+        self._accepted_length = self._histogram(
+            "accepted_length", "Draft tokens accepted per verify step", labels.ACCEPTED_BUCKETS
+        )
         self._request_mean = self._histogram(
             "request_mean_acceptance_length", "Tokens per verify step (MAT), mean of a request", labels.MEAN_BUCKETS
         )
         self._budgets = self._histogram(
-            "nodes_per_step", "Nodes verified per session and step, root included: the budget chosen", labels.BUDGET_BUCKETS
+            "nodes_per_step", "Nodes verified per session and step, root included: the node budget", labels.BUDGET_BUCKETS
         )
         self._budget = self._gauge("budget_nodes", "Nodes per session in the latest step, root included")
 
     def _declare_correction(self) -> None:
-        self._rescues = self._counter("csd_rescues", "Draft tokens kept in place of the target's")
+        self._rescues = self._counter("csd_rescues", "Draft tokens accepted in place of the target's choice")
         self._nominated = self._counter(
-            "csd_nominated", "Draft tokens that the correction memory (OCM) put forward at a mismatch: its hits"
+            "csd_nominated", "Draft tokens that the correction memory (OCM) nominated at a mismatch"
         )
-        self._refused_by_gate = self._counter("csd_refused_by_gate", "Nominated draft tokens that the target's logits refused")
+        self._refused_by_gate = self._counter(
+            "csd_refused_by_gate", "Nominated draft tokens that the gate on the target's logits refused"
+        )
 
     def _declare_speed(self) -> None:
         self._phases = self._counters("phase_seconds", "Seconds of decoding by phase of the step", "phase", PHASES)
-        self._decode_seconds = self._counter("decode_seconds", "Seconds of decoding steps, wall time; prefill not included")
+        self._decode_seconds = self._counter("decode_seconds", "Wall time of decoding steps in seconds, without prefill")
         self._plain_seconds = self._counter(
-            "plain_equivalent_seconds", "Seconds that plain decoding takes for the tokens of those steps, by calibration"
+            "plain_equivalent_seconds", "Seconds that plain decoding would take for the same tokens, as calibrated"
         )
         self._speedup = self._gauge(
-            "speedup_ratio", "Calibrated plain seconds over decode seconds, of about the last minute of decoding; 0 before any"
+            "speedup_ratio",
+            "Calibrated plain seconds over decode seconds, over about the last minute of decoding; 0 before any",
         )
 
     def _declare_requests(self, routes: tuple[str, ...]) -> None:
-        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens read")
-        self._generation_tokens = self._counter("generation_tokens", "Tokens emitted")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens prefilled")
+        self._generation_tokens = self._counter("generation_tokens", "Tokens generated")
         self._finished = self._counters(
             "request_success", "Generations that ended, by reason", "finished_reason", labels.FINISHED_REASONS
         )
@@ -130,29 +134,29 @@ class Metrics:
         )
         self._inter_token = self._histogram(
             "inter_token_latency_seconds",
-            "Seconds per token after the first: from one emission of a session to the next, shared by the tokens of one",
+            "Seconds per token after the first: the time between two steps of a session, divided by the tokens of the step",
             labels.TOKEN_BUCKETS,
         )
         self._e2e = self._histogram(
             "e2e_request_latency_seconds", "Seconds from the first byte of the request to the last token", labels.E2E_BUCKETS
         )
-        self._prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens of a generation", labels.LENGTH_BUCKETS)
+        self._prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens per generation", labels.LENGTH_BUCKETS)
         self._answer_length = self._histogram(
-            "request_generation_tokens", "Emitted tokens of a generation", labels.LENGTH_BUCKETS
+            "request_generation_tokens", "Tokens generated per generation", labels.LENGTH_BUCKETS
         )
         self._refused = self._counter(
-            "queue_refusals", "Requests answered 429: the queue was full, the key busy, or too much text waited"
+            "queue_refusals", "Requests answered 429: the queue was full, the key at its limit, or too much text waiting"
         )
-        self._key_refused = self._counter("key_refusals", "Requests answered 429 because their API key had its share at work")
+        self._key_refused = self._counter("key_refusals", "Requests answered 429 because their API key was at its limit")
         self._unread = self._counters(
             "unread_replies",
-            "Replies given up because their client did not read them: too many bytes waited, or for too long a time",
+            "Replies ended because the client did not read them: too many bytes waiting, or waiting for too long",
             "cause",
             labels.UNREAD_CAUSES,
         )
         self._text = TextCollector()
         self.registry.register(self._text)
-        self._text_refused = self._counter("text_refusals", "Requests answered 429 because too much text waited")
+        self._text_refused = self._counter("text_refusals", "Requests answered 429 because too much text was waiting")
         family = Counter("racer_http_requests", "HTTP replies", ["route", "status"], registry=self.registry)
         self._http = {
             (route, status): family.labels(route, status)
@@ -164,12 +168,12 @@ class Metrics:
 
     @never_raises
     def watch(self, status: Callable[[], EngineStatus | None]) -> None:
-        """Read the gauges of the engine from `status` at every scrape; None reads as 0."""
+        """Read the engine's gauges from `status` at every scrape; None counts as all zeros."""
         self.registry.register(StatusCollector(status))
 
     @never_raises
     def watch_text(self, status: Callable[[], Mapping[str, LaneStatus]]) -> None:
-        """The same for the work on texts."""
+        """The same for the lanes of text work."""
         self._text.status = status
 
     @never_raises
@@ -211,7 +215,9 @@ class Metrics:
         numbers = (record.sessions, record.drafts, record.nodes, record.drafted, *record.accepted_lengths, *record.budgets)
         numbers += (record.rescues, record.nominated, record.refused_by_gate)
         seconds = (record.seconds, record.plain_seconds, *record.phase_seconds.values())
-        if min(*numbers, *record.emitted_by_source.values(), *seconds) < 0:  # as a whole: half would break the invariant
+        if (
+            min(*numbers, *record.emitted_by_source.values(), *seconds) < 0
+        ):  # reject all of it: half a record would break the invariant
             raise ValueError("negative count in a step record")
         budget = record.nodes / record.sessions
         sources = {self._by_source[source]: tokens for source, tokens in record.emitted_by_source.items()}

@@ -1,4 +1,4 @@
-"""The speedup of late: a ratio of two sums in which what is long ago weighs little."""
+"""The recent speedup: a ratio of two sums with exponential decay."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 
 class RecentRatio:
-    """sum(gained) / sum(spent), each term weighted by exp(-age / window); age is counted in what was spent since.
+    """sum(gained) / sum(spent), each term weighted by exp(-age / window). Age counts only what was spent since.
 
-    So an idle service keeps the ratio of its last work, and a busy one forgets in `window` seconds of work.
+    So an idle service keeps the ratio of its last work, and a busy one forgets within about `window` seconds of work.
     """
 
     def __init__(self, window: float) -> None:
@@ -22,5 +22,5 @@ class RecentRatio:
 
     @property
     def value(self) -> float:
-        """0 before anything was spent."""
+        """The ratio; 0 before anything was spent."""
         return self._gained / self._spent if self._spent else 0.0

@@ -27,7 +27,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """What `serve` would serve with."""
-    import app.main
+    import app.server
 
     found: list[Settings] = []
 
@@ -35,7 +35,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         found.append(settings)
         return 0
 
-    monkeypatch.setattr(app.main, "run", run)
+    monkeypatch.setattr(app.server, "run", run)
     return found
 
 

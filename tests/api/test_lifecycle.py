@@ -179,7 +179,7 @@ def test_the_engine_is_closed_once(engine: SyntheticEngine, monkeypatch: pytest.
 PROCESS = """
 import logging, sys
 from app.engine.errors import EngineFailed, ModelLoadError
-from app.main import run
+from app.server import run
 from app.settings import read_settings
 from tests.synthetic import SyntheticEngine
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from app.commands.main import cli
 from app.engine.models import cache as model_cache
 from app.engine.models.cache import drop_unfinished, scratch_directory
-from app.termination import INTERRUPTED, TERMINATED
+from app.process import INTERRUPTED, TERMINATED
 
 DATA = "--data=questions.jsonl"
 COMMANDS: dict[str, list[str]] = {

@@ -14,8 +14,7 @@ from app.api.routes import PATHS
 from app.api.service import Service
 from app.engine.errors import EngineFailed
 from app.metrics import Metrics
-from app.systemd import Notifier
-from app.watchdog import Watchdog
+from app.watchdog import Notifier, Watchdog
 from tests.api.support import new_settings
 from tests.synthetic import SyntheticEngine
 from tests.waiting import wait_until
@@ -56,15 +55,15 @@ def test_systemd_hears_each_state_once_and_that_the_service_lives(listener: sock
     engine = SyntheticEngine()
     service, failures = serving(engine)
     watchdog = Watchdog(service, Notifier(environment(listener)))
-    watchdog.look()
+    watchdog.check()
     assert heard(listener) == ["WATCHDOG=1", "READY=1", "STATUS=ready"]
-    watchdog.look()
+    watchdog.check()
     assert heard(listener) == ["WATCHDOG=1"]
     service.drain()
-    watchdog.look()
+    watchdog.check()
     assert heard(listener) == ["WATCHDOG=1", "STOPPING=1", "STATUS=stopping"]
     engine.close()
-    watchdog.look()
+    watchdog.check()
     assert heard(listener) == ["WATCHDOG=1"]
     assert failures == []
 
@@ -75,7 +74,7 @@ def test_a_failed_engine_gives_no_sign_and_is_given_up_once(listener: socket.soc
     watchdog = Watchdog(service, Notifier(environment(listener)))
     engine.close()
     for _ in range(2):
-        watchdog.look()
+        watchdog.check()
     assert heard(listener) == ["STATUS=failed"]
     assert [type(failure) for failure in failures] == [EngineFailed]
     service.stop(0.0)

@@ -20,7 +20,7 @@ from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 
 import app.engine.correction
 import app.engine.scheduler.scheduler
-import app.main
+import app.server
 from app.api.routes import PATHS
 from app.metrics import Metrics
 from app.settings import ENV_PREFIX, Settings
@@ -32,7 +32,7 @@ KUBERNETES = ROOT / "deploy/kubernetes"
 MANIFESTS = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
 CUSTOM: dict[str, Any] = {"ScaledObject": ScaledObject, "PodMonitor": PodMonitor, "PrometheusRule": PrometheusRule}
 # seconds that the end takes at most, after the grace
-FLUSH = app.engine.scheduler.scheduler.JOIN_SECONDS + app.engine.correction.FLUSH_SECONDS + app.main.FLUSH_SECONDS
+FLUSH = app.engine.scheduler.scheduler.JOIN_SECONDS + app.engine.correction.FLUSH_SECONDS + app.server.FLUSH_SECONDS
 SETTINGS = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
 
 

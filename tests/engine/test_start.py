@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import modeling_gguf_pytorch_utils as library
 
-from app import collection
+from app import process
 from app.engine import engine, kernels
 from app.engine.config import EngineConfig
 from app.engine.cost import measure as cost
@@ -136,11 +136,11 @@ def test_the_kernels_of_the_configured_policy_are_compiled(
 
 def test_garbage_is_looked_for_seldom_until_the_process_is_ready() -> None:
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    usual = collection._USUAL  # a command run in this process may have left it otherwise
+    usual = process._GC_DEFAULT  # a command run in this process may have left it otherwise
     try:
-        collection.seldom()
+        process.collect_garbage_rarely()
         assert gc.get_threshold()[0] > 10 * usual[0]
-        collection.as_usual()
+        process.collect_garbage_as_usual()
         assert gc.get_threshold() == usual
         assert gc.get_freeze_count() > frozen
     finally:

@@ -19,7 +19,7 @@ def main() -> int:
     arguments = parser.parse_args()
     binary = server_binary()
     if binary is None:
-        sys.stderr.write("a soak needs valkey-server or redis-server; name one with RACER_TEST_REDIS\n")
+        sys.stderr.write("a soak needs valkey-server or redis-server; name one with TEST_REDIS_SERVER\n")
         return 1
     with tempfile.TemporaryDirectory(prefix="racer-soak-") as name:
         directory = Path(name)

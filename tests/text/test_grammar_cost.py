@@ -159,7 +159,7 @@ def test_the_cache_is_bounded_by_number_and_by_bytes() -> None:
 def test_grammars_count_by_their_size() -> None:
     compiler = GrammarCompiler(SyntheticCodec())
     compiler.json_schema({"const": 0})
-    small = compiler._kept.nbytes
+    small = compiler._cache.nbytes
     assert SIZES[0] * BYTES_PER_SYMBOL < small < SIZES[0] * BYTES_PER_SYMBOL + 1000
     compiler.json_schema({"allOf": [either(number) for number in range(8)]})
-    assert compiler._kept.nbytes - small > SIZES[1] * BYTES_PER_SYMBOL
+    assert compiler._cache.nbytes - small > SIZES[1] * BYTES_PER_SYMBOL
