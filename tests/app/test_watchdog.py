@@ -114,5 +114,5 @@ def test_a_socket_that_is_gone_is_logged_once(tmp_path: Path, caplog: pytest.Log
     notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")})
     for _ in range(3):
         notifier.tell("READY=1")
-    assert caplog.text.count("systemd cannot be told") == 1
+    assert caplog.text.count("cannot be reported to systemd") == 1
     Notifier({}).tell("READY=1")
