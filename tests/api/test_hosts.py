@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app import main
+from app import server
 from app.api.errors import ApiError
 from app.api.hosts import Hosts, is_loopback
 from tests.api.support import COMPLETIONS, check_error, client_of, new_settings
@@ -137,5 +137,5 @@ def test_a_server_open_to_all_says_so(settings: dict[str, Any], warned: bool, ca
         raise OSError("no model")
 
     with caplog.at_level(logging.WARNING):
-        assert main.run(new_settings(port=0, **settings), load) == 1
+        assert server.run(new_settings(port=0, **settings), load) == 1
     assert ("no API key is set" in caplog.text) is warned
