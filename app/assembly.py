@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.interruption import told
+from app.engine.interruption import report_interruption
 from app.settings import ENV_PREFIX, Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def load_engine(settings: Settings) -> Engine:
     """The engine of these settings. Raises ModelLoadError."""
-    with told(settings.target):  # the imports, too, take seconds
+    with report_interruption(settings.target):  # the imports, too, take seconds
         return _load(settings)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from app.engine.cost.measurements import Measurements
 from app.engine.engine import Engine, EngineConfig
-from app.engine.learning import Learning
+from app.engine.instruments import Learning
 from app.engine.models.cache import cache_directory
 from app.engine.models.loading import LoadedModel
 from app.text.codec import TextCodec
@@ -147,7 +147,7 @@ class Benchmark:
         """tenant: whose state is used and kept, in the engine's warm layer, where it has any, and in what it learns."""
         learning = self._learnt.setdefault(tenant, self._start.fresh())
         self._memory.start()
-        with _without_gc(), self.engine.instruments.taught_by(learning):
+        with _without_gc(), self.engine.instruments.using(learning):
             if mode.peer is not None:
                 measured = self._peers.run(mode, prompt, tokens)
             else:

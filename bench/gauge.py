@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from app.engine.cost.neighbours import Watch
-from app.engine.interruption import told
+from app.engine.interruption import report_interruption
 from app.engine.models.device import choose_threads
 from app.engine.models.loading import load_model
 from app.metrics import Metrics
@@ -83,7 +83,7 @@ def measure(plan: Plan) -> GaugeCheck:
     """Load the plan's target and check the gauge on its questions. Raises BenchError and ModelLoadError."""
     questions = spread(read_questions(plan.data), plan.limit)
     choose_threads(plan.threads)
-    with told(plan.target):
+    with report_interruption(plan.target):
         loaded = Benchmark(plan, load_model(plan.target, dtype=plan.dtype, device=plan.device))
     with loaded as benchmark:
         prepare(benchmark.engine)
@@ -110,7 +110,7 @@ def check(benchmark: Benchmark, prompts: Sequence[Sequence[int]], clock: Clock =
         """Tokens after the first, and their seconds."""
         engine.observer = observer
         with (
-            engine.instruments.costs_held() if chosen is plain else nullcontext()
+            engine.instruments.fixed_costs() if chosen is plain else nullcontext()
         ):  # the gauge must do without plain answers to learn from
             measured = runner.run(chosen, prompt, plan.max_tokens, tenant=chosen.name)
         return len(measured.tokens) - 1, measured.decode_seconds

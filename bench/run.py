@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.engine.interruption import told
+from app.engine.interruption import report_interruption
 from app.engine.models.device import choose_threads
 from app.engine.models.loading import load_model
 from bench import environment as facts
@@ -18,7 +18,7 @@ from bench.questions import Question, read_questions, spread
 from bench.report import build, complete, write
 from bench.store import ResultStore
 
-# What a mode keeps of its earlier questions in any case (see app.engine.learning); a question's n-grams end with it.
+# What a mode keeps of its earlier questions in any case (see app.engine.instruments); a question's n-grams end with it.
 CARRIED = ("acceptance estimates", "step costs", "pace of the last steps")
 
 
@@ -56,7 +56,7 @@ def _run(plan: Plan, outcome: BenchOutcome, questions: list[Question], store: Re
 
 def _loaded(plan: Plan) -> Benchmark:
     choose_threads(plan.threads)
-    with told(plan.target):
+    with report_interruption(plan.target):
         target = load_model(plan.target, dtype=plan.dtype, device=plan.device)
         needed = any(mode.needs_draft for mode in plan.modes)
         draft = load_model(plan.draft, dtype=plan.dtype, device=plan.device) if plan.draft and needed else None

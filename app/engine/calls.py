@@ -1,4 +1,4 @@
-"""What a program calls: whole answers and streams, on top of an engine's `submit`."""
+"""Streams and whole answers as a Python program wants them, on top of an engine's `submit`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Completion:
 
 
 def stream(submit: Submit, request: GenerationRequest) -> Generator[Delta | Finished]:
-    """Deltas and then Finished; a generation that fails raises. Leaving the iterator cancels it."""
+    """Yields Deltas and then Finished; raises where the generation fails. Closing the iterator cancels it."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     handle = submit(request, events.put)
     try:
@@ -35,7 +35,7 @@ def stream(submit: Submit, request: GenerationRequest) -> Generator[Delta | Fini
 
 
 def complete_all(submit: Submit, requests: Sequence[GenerationRequest]) -> list[Completion]:
-    """Answers to many requests, run together."""
+    """Answers to many requests that run together."""
     streams: list[queue.SimpleQueue[Event]] = [queue.SimpleQueue() for _ in requests]
     handles = [submit(request, events.put) for request, events in zip(requests, streams, strict=True)]
     try:

@@ -11,17 +11,14 @@ from app.engine import calls
 from app.engine.calls import Completion
 from app.engine.config import EngineConfig, check_drafter
 from app.engine.correction import Corrections
-from app.engine.cost.measure import Probe, given_curve, step_costs
 from app.engine.cost.measurements import Measurements
 from app.engine.cost.prior import PriorRows
-from app.engine.cost.steps import StepCosts
-from app.engine.decoder import Decoder
 from app.engine.drafters import Drafters
 from app.engine.errors import ModelLoadError
 from app.engine.events import Delta, EngineObserver, EventSink, Finished
 from app.engine.instruments import Instruments
 from app.engine.interface import STEP_ROWS, DraftingStatus, EngineStatus
-from app.engine.interruption import told
+from app.engine.interruption import report_interruption
 from app.engine.kernels import compile_ahead, compile_now
 from app.engine.models.cache import cache_directory
 from app.engine.models.device import choose_threads
@@ -34,7 +31,7 @@ from app.engine.request import (
     SpeculationParams,
     StopParams,
 )
-from app.engine.runtime import build_runtime, model_info
+from app.engine.runtime import Runtime, build_runtime, model_info, new_decoder
 from app.engine.scheduler.scheduler import Scheduler
 from app.engine.submission import Handle, checked, new_generation
 from racer.auto import Shared
@@ -45,7 +42,7 @@ __all__ = ["Engine", "EngineConfig"]
 class Engine:
     """A target model that decodes speculatively. Thread-safe; close it when done, or use it in a `with`.
 
-    instruments: what calibration and benchmarks ask of it. protected_ids: tokens that csd neither puts in nor replaces.
+    instruments: for calibration and benchmarks. protected_ids: tokens that csd neither inserts nor replaces.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class Engine:
         draft: LoadedModel | None = None,
         draft_measurements: Measurements | None = None,
     ) -> None:
-        """measurements, draft_measurements: where the measured cost curves are kept from one start to the next.
+        """measurements, draft_measurements: files that keep the measured cost curves for the next start.
 
         draft: a small model of the target's vocabulary. Raises ModelLoadError if it does not fit.
         """
@@ -70,25 +67,15 @@ class Engine:
         self.codec = loaded.codec
         self.protected_ids = frozenset(loaded.eos_ids) | frozenset(loaded.codec.tokenizer.all_special_ids)
         compile_now(config)  # before anything is measured
-        # between two of its chunks, the prior keeps the row of its start token
-        runtime = build_runtime(loaded, draft, config, draft_measurements, spare=int(_wants_prior(config)))
+        # the prior rows keep one KV row, of their start token
+        runtime = build_runtime(loaded, draft, config, measurements, draft_measurements, spare=int(_wants_prior(config)))
         self.fallback_reason = runtime.fallback_reason
         self.info = model_info(loaded, runtime, config, name)
-        probe = Probe(runtime.target, runtime.vocab_size, min(config.racer.breadth, runtime.vocab_size), runtime.max_context)
-        costs = step_costs(probe, given_curve(config.cost_curve), measurements) if runtime.target.trees else None
-        self._prior = None if costs is None else _prior_rows(loaded, config, probe, costs, measurements)
+        self._prior = _prior_rows(loaded, config, runtime, measurements)
         prior = () if self._prior is None else (self._prior.ids, self._prior.probs)
-        self.corrections = Corrections(config.csd, table_fingerprint(loaded, draft)) if self.info.csd else None
         self._drafters = Drafters(config.racer, runtime.max_context, Shared(*prior), Shared(*prior), warm=config.warm_start)
-        self._decoder = Decoder(
-            runtime.target,
-            vocab_size=runtime.vocab_size,
-            top_k=probe.top_k,
-            prefill_chunk=runtime.chunk,
-            costs=costs,
-            draft_model=runtime.draft_model,
-            corrections=None if self.corrections is None else self.corrections.memory,
-        )
+        self.corrections = Corrections(config.csd, table_fingerprint(loaded, draft)) if self.info.csd else None
+        self._decoder = new_decoder(runtime, None if self.corrections is None else self.corrections.memory)
         self._scheduler = Scheduler(
             self._decoder,
             self._drafters.new,
@@ -123,11 +110,11 @@ class Engine:
         served_name: str | None = None,
         observer: EngineObserver | None = None,
     ) -> Engine:
-        """Load a hub id, a directory, a .gguf file or a built-in name. Raises ModelLoadError, which says what to do.
+        """Load a hub id, a directory, a .gguf file or a built-in name. Raises ModelLoadError whose message says what to do.
 
         draft: a smaller model of the target's vocabulary, named the same way.
         """
-        with told(target):
+        with report_interruption(target):
             config = config or EngineConfig()
             check_drafter(config, draft is not None)
             choose_threads(threads)
@@ -155,7 +142,7 @@ class Engine:
     # -- what a program calls --------------------------------------------------------------------------------------------
 
     def stream(self, request: GenerationRequest) -> Generator[Delta | Finished]:
-        """Deltas and then Finished; a generation that fails raises. Leaving the iterator cancels it."""
+        """Yields Deltas and then Finished; raises where the generation fails. Closing the iterator cancels it."""
         return calls.stream(self.submit, request)
 
     def generate(
@@ -179,13 +166,13 @@ class Engine:
         return calls.collect(self.stream(prompt))
 
     def generate_all(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Answers to many requests, run together."""
+        """Answers to many requests that run together."""
         return calls.complete_all(self.submit, requests)
 
     # -- what the API uses -----------------------------------------------------------------------------------------------
 
     def submit(self, request: GenerationRequest, sink: EventSink) -> Handle:
-        """Queue a generation. Events come on the worker thread; the last is Finished or Failed.
+        """Queue a generation. Its events are delivered on the worker thread; the last is Finished or Failed.
 
         Raises InvalidRequest, ContextLengthExceeded, QueueFull or EngineClosed before anything is queued.
         """
@@ -199,7 +186,7 @@ class Engine:
 
     @property
     def observer(self) -> EngineObserver | None:
-        """Who hears of every step; may be set at any time."""
+        """Called at every step; may be set at any time."""
         return self._scheduler.pool.reporter.observer
 
     @observer.setter
@@ -244,7 +231,7 @@ class Engine:
 
     def close(self, grace: float = 0.0) -> None:
         if self.corrections is not None:
-            self.corrections.flush(0.0)  # a hint: little is left for the end, which others may cut short
+            self.corrections.flush(0.0)  # start now: the process may be killed before the last flush is through
         self._scheduler.close(grace)
         if self._prior is not None:
             self._prior.close()
@@ -260,13 +247,13 @@ class Engine:
     # -- inside ----------------------------------------------------------------------------------------------------------
 
     def _idle(self) -> bool:
-        """Called by the worker when nothing runs; True if there is more to do."""
+        """Called by the worker when nothing runs; returns whether more is left to do."""
         if self._prior is None or self._prior.complete or not self._ready:
             return False
         return self._prior.advance(self._scheduler.slots.free) and not self._prior.complete
 
     def _prove(self) -> None:
-        """Draw one token, so that ready means ready and nothing is compiled in a request."""
+        """Generate one token: the engine is ready once that worked, and no request waits for a compiler."""
         probe = GenerationRequest((0,), SamplingParams(seed=0), StopParams(1, ignore_eos=True), SpeculationParams("none"))
         try:
             self.generate(probe)
@@ -281,10 +268,11 @@ def _wants_prior(config: EngineConfig) -> bool:
 
 
 def _prior_rows(
-    loaded: LoadedModel, config: EngineConfig, probe: Probe, costs: StepCosts, measurements: Measurements | None
+    loaded: LoadedModel, config: EngineConfig, runtime: Runtime, measurements: Measurements | None
 ) -> PriorRows | None:
-    if not _wants_prior(config):
+    if runtime.costs is None or not _wants_prior(config):
         return None
     start = loaded.codec.tokenizer.bos_token_id
     first = min(loaded.eos_ids, default=0) if start is None else start
-    return PriorRows(probe, first, config.prior_rows, costs.curve, None if measurements is None else measurements.prior_path)
+    path = None if measurements is None else measurements.prior_path
+    return PriorRows(runtime.probe, first, config.prior_rows, runtime.costs.curve, path)

@@ -1,4 +1,4 @@
-"""A model's loading that is stopped from outside: said in one line, since until then nothing else was printed."""
+"""The one line that is logged when loading a model is interrupted: nothing else was printed by then."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
-    """Around the loading of a model, in the main thread. name: of the model. KeyboardInterrupt goes on, and is told once."""
+def report_interruption(name: str) -> Iterator[None]:
+    """Log and re-raise a KeyboardInterrupt of the block, which loads the model `name`. Of nested blocks only one logs it."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if not hasattr(interrupt, "told"):
+        if not hasattr(interrupt, "reported"):
             logger.warning(stopped_while_loading(name))
-            interrupt.told = True  # type: ignore[attr-defined]
+            interrupt.reported = True  # type: ignore[attr-defined]
         raise
 
 

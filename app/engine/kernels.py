@@ -1,4 +1,4 @@
-"""The compiled kernels an engine drafts with, made while its model is still being loaded."""
+"""Compiles the kernels an engine drafts with while its model is still being loaded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ logger = logging.getLogger(__name__)
 
 
 def compile_ahead(config: EngineConfig) -> None:
-    """Begin to compile, or to read what was compiled earlier; returns at once. `compile_now` waits for it."""
+    """Start compiling in the background, or reading what was compiled earlier. `compile_now` waits for it."""
     threading.Thread(target=_compile_quietly, args=(config,), name="racer-kernels", daemon=True).start()
 
 
 def compile_now(config: EngineConfig) -> None:
-    """Return when no request will wait for a compiler. The compiler's lock makes this wait for what is in progress."""
+    """Compile, and wait for a compilation in progress (numba's lock does): no request will wait for the compiler."""
     warm_up(config.racer, _policies(config))
 
 
 def _policies(config: EngineConfig) -> tuple[Policy, ...]:
-    """Hybrid requests take auto whatever is configured. Others, which benchmarks name, compile at their first use."""
+    """Hybrid requests use auto whatever is configured. Other policies, for benchmarks, compile at first use."""
     policy = config.racer.policy
     return (policy,) if policy == "auto" else (policy, "auto")
 
@@ -31,5 +31,5 @@ def _policies(config: EngineConfig) -> tuple[Policy, ...]:
 def _compile_quietly(config: EngineConfig) -> None:
     try:
         compile_now(config)
-    except Exception as error:  # the engine meets the same, where it can be told
+    except Exception as error:  # the engine will run into the same error, and reports it
         logger.debug("compiling ahead failed", exc_info=error)

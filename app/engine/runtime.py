@@ -1,4 +1,4 @@
-"""The models of an engine as they run, and how much text they have room for."""
+"""The models of an engine as they run: how much text they have memory for, what a step costs, and their decoder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from app.engine.config import EngineConfig
-from app.engine.cost.measure import given_curve
+from app.engine.cost.measure import Probe, given_curve, step_costs
 from app.engine.cost.measurements import Measurements
+from app.engine.cost.steps import StepCosts
+from app.engine.decoder import Decoder
 from app.engine.draft.model import DraftModel, build_draft
 from app.engine.errors import ModelLoadError
 from app.engine.forward.selfcheck import build_target
@@ -17,32 +19,52 @@ from app.engine.forward.target import PackedTarget, Target
 from app.engine.interface import ModelInfo
 from app.engine.models.device import kv_budget
 from app.engine.models.loading import LoadedModel
+from csd.memory import CorrectionMemory
 
 logger = logging.getLogger(__name__)
 
-LOGIT_ELEMENTS = 1 << 26  # rows x vocabulary that one prefill chunk may bring into being
+LOGIT_ELEMENTS = 1 << 26  # rows x vocabulary of the logits that one prefill chunk may compute
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """fallback_reason: why the target decodes plainly; None where it verifies trees. vocab_size: ids that may be emitted.
+    """fallback_reason: why the target decodes plainly; None where it verifies trees. chunk: tokens that prefill reads at once.
 
-    chunk: tokens that prefill reads at once. kv_tokens: KV rows in all. max_context: tokens of one text, prompt and answer.
+    kv_tokens: KV rows in all. costs: of a step; None where the target decodes plainly.
     """
 
-    target: Target
+    probe: Probe
     fallback_reason: str | None
     draft_model: DraftModel | None
-    vocab_size: int
     chunk: int
     kv_tokens: int
-    max_context: int
+    costs: StepCosts | None
+
+    @property
+    def target(self) -> Target:
+        return self.probe.target
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids that may be emitted."""
+        return self.probe.vocab_size
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of one text, prompt and answer."""
+        return self.probe.max_context
 
 
 def build_runtime(
-    loaded: LoadedModel, draft: LoadedModel | None, config: EngineConfig, draft_measurements: Measurements | None, *, spare: int
+    loaded: LoadedModel,
+    draft: LoadedModel | None,
+    config: EngineConfig,
+    measurements: Measurements | None,
+    draft_measurements: Measurements | None,
+    *,
+    spare: int,
 ) -> Runtime:
-    """spare: KV rows that are needed beside the sessions. Raises ModelLoadError where the models do not fit."""
+    """spare: KV rows that are needed beside those of the sessions. Raises ModelLoadError where the models do not fit."""
     vocab_size = min(int(loaded.model.get_output_embeddings().weight.shape[0]), loaded.codec.vocab_size)
     limit = _context_limit(loaded, config)
     target, reason = build_target(loaded.model, limit, check=config.self_check)
@@ -61,12 +83,10 @@ def build_runtime(
         )
     token_bytes = target.bytes_per_token + (draft_model.bytes_per_token if draft_model else 0)
     kv_tokens = kv_budget(token_bytes, loaded.device, config.kv_memory_fraction) - spare
-    max_context = min(limit, kv_tokens - config.max_nodes)
-    if max_context < 1:
-        raise ModelLoadError("no memory for a KV cache: raise kv_memory_fraction or choose a smaller model")
-    if max_context < limit:
-        logger.warning("the context is cut from %d to %d tokens: more KV does not fit the budget", limit, max_context)
-    return Runtime(target, reason, draft_model, vocab_size, chunk, kv_tokens, max_context)
+    max_context = _context_that_fits(limit, kv_tokens - config.max_nodes)
+    probe = Probe(target, vocab_size, min(config.racer.breadth, vocab_size), max_context)
+    costs = step_costs(probe, given_curve(config.cost_curve), measurements) if target.trees else None
+    return Runtime(probe, reason, draft_model, chunk, kv_tokens, costs)
 
 
 def _context_limit(loaded: LoadedModel, config: EngineConfig) -> int:
@@ -75,6 +95,27 @@ def _context_limit(loaded: LoadedModel, config: EngineConfig) -> int:
     if config.max_context > loaded.max_context:
         raise ModelLoadError(f"max_context {config.max_context} is more than the model's {loaded.max_context} tokens")
     return config.max_context
+
+
+def _context_that_fits(limit: int, rows: int) -> int:
+    """rows: of KV that one text may take."""
+    if rows < 1:
+        raise ModelLoadError("no memory for a KV cache: raise kv_memory_fraction or choose a smaller model")
+    if rows < limit:
+        logger.warning("the context is cut from %d to %d tokens: more KV does not fit the budget", limit, rows)
+    return min(limit, rows)
+
+
+def new_decoder(runtime: Runtime, corrections: CorrectionMemory | None) -> Decoder:
+    return Decoder(
+        runtime.target,
+        vocab_size=runtime.vocab_size,
+        top_k=runtime.probe.top_k,
+        prefill_chunk=runtime.chunk,
+        costs=runtime.costs,
+        draft_model=runtime.draft_model,
+        corrections=corrections,
+    )
 
 
 def model_info(loaded: LoadedModel, runtime: Runtime, config: EngineConfig, name: str | None) -> ModelInfo:

@@ -118,7 +118,7 @@ def run(
             if not missing:
                 continue
             _start_from(engine, table)
-            with engine.instruments.taught_by(learnt[mode.name]):
+            with engine.instruments.using(learnt[mode.name]):
                 answered = _answers(engine, missing, mode, results.answers, max_tokens, scored)
             for outcome, answer in answered:
                 results.add(outcome, answer)

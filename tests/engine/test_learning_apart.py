@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.engine.engine import Engine
-from app.engine.learning import Learning
+from app.engine.instruments import Learning
 from app.engine.request import SpeculationParams
 from tests.engine.drafting import CHEAP, FLAT, GREEDY, answer, pair, similar
 
@@ -43,7 +43,7 @@ def test_what_a_request_teaches_goes_where_it_was_told_to_and_nowhere_else():
         priced(engine)
         own, start = engine.instruments.learning, state(engine.instruments.learning)
         other = own.fresh()
-        with engine.instruments.taught_by(other):
+        with engine.instruments.using(other):
             answer(engine, PROMPT, GREEDY, 40, HYBRID)
         assert same(own, start)
         learnt = [not np.array_equal(mine, theirs) for mine, theirs in zip(state(other), start, strict=True)]
@@ -67,6 +67,6 @@ def test_fresh_is_as_at_the_start_and_has_the_models_prior_rows():
 def test_the_engines_own_comes_back_after_an_error():
     with pair() as engine:
         own = engine.instruments.learning
-        with pytest.raises(RuntimeError), engine.instruments.taught_by(own.fresh()):
+        with pytest.raises(RuntimeError), engine.instruments.using(own.fresh()):
             raise RuntimeError
         assert engine.instruments.learning == own
