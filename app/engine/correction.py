@@ -1,4 +1,4 @@
-"""CSD in the engine: the correction memory of this pair of models, its store, and the rule a request walks by."""
+"""CSD in the engine: the correction memory of this pair of models, its store, and the acceptance rule of each request."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FLUSH_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class CsdConfig:
-    """How the server rescues. allowed: requests may ask for it; where not, no memory is kept at all.
+    """Settings of csd. allowed: requests may ask for it; where not, no memory is kept at all.
 
-    store: see csd.stores.url. rule: both (the paper's), ocm or scg alone, static (lossy baseline). ttl: seconds until Redis
-    drops a table that is not written to.
+    store: see csd.stores.url. rule: both (the paper's), ocm or scg alone, static (lossy baseline). ttl: seconds after
+    which Redis drops a table that is not written to.
     """
 
     allowed: bool = False
@@ -43,8 +43,8 @@ class CsdConfig:
 class StoreStatus:
     """The correction memory and its store, as an operator sees them.
 
-    state: ok, degraded (serving goes on, nothing is learnt from the store or kept in it) or off. errors: failed exchanges by
-    kind. last_error holds no secret.
+    state: ok, degraded (requests are served, but the store is neither read nor written) or off. errors: failed exchanges by
+    kind. last_error contains no secret.
     """
 
     state: Literal["ok", "degraded", "off"] = "off"
@@ -57,22 +57,22 @@ class StoreStatus:
 
 
 class Corrections:
-    """The memory and its store. The worker reads and records; the store's thread does the rest."""
+    """The memory and its store. The worker reads and records; a thread of the store exchanges both."""
 
     def __init__(self, config: CsdConfig, table: str) -> None:
-        """table: the fingerprint. Raises ValueError for a store that cannot be."""
+        """table: the fingerprint. Raises ValueError for an unusable store setting."""
         self.config = config
         self.fingerprint = table
         self.memory = CorrectionMemory(config.max_entries, config.half_life)
         self._store: Store | None = open_store(config.store, table, ttl=config.ttl, max_entries=config.max_entries)
         self._sync = StoreSync(self.memory, self._store)
-        self._merged: set[str] = set()  # names of what was added where no store remembers them
+        self._merged: set[str] = set()  # batches added without a store, which would remember them
 
     def start(self) -> None:
         self._sync.start()
 
     def close(self) -> None:
-        """Give what was learnt to the store, within a bound."""
+        """Write what was learnt to the store, in at most FLUSH_SECONDS."""
         self._sync.close(FLUSH_SECONDS)
 
     def flush(self, timeout: float) -> bool:
@@ -88,14 +88,14 @@ class Corrections:
         )
 
     def add(self, entries: Sequence[Entry], batch: str | None = None, timeout: float = 60.0) -> bool:
-        """Add counts from elsewhere to store and memory; False where the store had taken this batch before. Raises StoreError.
+        """Add counts from elsewhere to store and memory; False where this batch was added before. Raises StoreError.
 
-        batch: a name of these counts; under the same name they are added once.
+        batch: a name of these counts; under one name they are added only once.
         """
         name = batch or uuid.uuid4().hex
         if self._store is not None:
             new = self._sync.call(lambda store: add_once(store, entries, name), timeout)
-            self._sync.flush(timeout)  # and with it the memory takes the store's table over
+            self._sync.flush(timeout)  # the memory takes over the table of the store, too
             return new
         if name in self._merged:
             return False
@@ -108,12 +108,12 @@ class Corrections:
         self._sync.clear()
 
     def rule(self, asked: SpeculationParams) -> Rule:
-        """The rule of one request. Raises InvalidRequest for values that cannot be."""
+        """The rule of one request. Raises InvalidRequest for impossible values."""
         return rule_of(self.config, asked)
 
 
 def add_to_store(config: CsdConfig, table: str, batches: Iterable[tuple[str, Sequence[Entry]]]) -> int:
-    """Add batches (name, counts) to the store of `config` without serving from it; how many of them it had not taken before.
+    """Add batches (name, counts) to the store of `config` without serving from it; returns how many were new.
 
     Raises StoreError.
     """
@@ -126,7 +126,7 @@ def add_to_store(config: CsdConfig, table: str, batches: Iterable[tuple[str, Seq
 
 
 def rule_of(config: CsdConfig, asked: SpeculationParams) -> Rule:
-    """What a request asks for, the server's settings where it is silent. Raises InvalidRequest."""
+    """What a request asks for, and the server's settings for what it leaves out. Raises InvalidRequest."""
     name = asked.rule or config.rule
     tau = config.tau if asked.tau is None else asked.tau
     try:

@@ -20,14 +20,14 @@ class Drafters:
     """
 
     def __init__(self, config: RacerConfig, max_context: int, shared: Shared, shared_csd: Shared, *, warm: bool) -> None:
-        """max_context: tokens of a text, where config names none. warm: keep copy-logit rows from session to session."""
+        """max_context: the context where config names none. warm: keep copy-logit rows from session to session."""
         self.shared = shared
         self.shared_csd = shared_csd
         self.tenants = Tenants(config, enabled=warm)
         self._config = replace(config, context=config.context or max_context)
 
     def new(self, generation: Generation) -> Drafter:
-        """The drafter that a generation begins with."""
+        """A drafter for a generation that starts."""
         speculation = generation.request.speculation
         if speculation.drafter in ("none", "draft_model"):
             return NullDrafter()
@@ -37,7 +37,7 @@ class Drafters:
 
 
 class Tenants:
-    """The warm layers of copy-logit rows: one per API key, bounded in number; the least recently used leaves."""
+    """The warm layers of copy-logit rows: one per API key, at most MAX_TENANTS; the least recently used is dropped."""
 
     def __init__(self, config: RacerConfig, *, enabled: bool) -> None:
         self._config = config
@@ -45,7 +45,7 @@ class Tenants:
         self._tables: OrderedDict[str, WarmLayer] = OrderedDict()
 
     def layer(self, tenant: str) -> WarmLayer | None:
-        """The tenant's layer, or None where nothing is to outlive a session."""
+        """The tenant's layer; None where rows are not kept from session to session."""
         if not self._enabled:
             return None
         table = self._tables.pop(tenant, None)

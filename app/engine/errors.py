@@ -1,14 +1,14 @@
-"""Errors the engine raises. They know no HTTP; the API turns them into responses in one place."""
+"""Errors the engine raises. They know nothing of HTTP; the API turns them into responses in one place."""
 
 from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base of all; the message can be shown to a user."""
+    """Base of all. The message can be shown to a user."""
 
 
 class InvalidRequest(EngineError):
-    """A request the engine cannot run. param names the field, dotted."""
+    """A request the engine cannot run. param: the dotted name of the field at fault."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -16,7 +16,7 @@ class InvalidRequest(EngineError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """Prompt plus budget do not fit the context."""
+    """Prompt and tokens to generate do not fit the context."""
 
     def __init__(self, prompt_tokens: int, max_tokens: int | None, max_context: int, param: str = "prompt") -> None:
         wanted = f"{prompt_tokens} prompt tokens" + (f" and {max_tokens} to generate" if max_tokens else "")
@@ -30,7 +30,7 @@ class ContextLengthExceeded(InvalidRequest):
 
 
 class QueueFull(EngineError):
-    """No place in the waiting queue. retry_after: seconds."""
+    """The waiting queue is full. retry_after: seconds."""
 
     def __init__(self, retry_after: int = 1) -> None:
         super().__init__("The server is busy: its queue is full. Try again later.")
@@ -52,7 +52,7 @@ class EngineFailed(EngineClosed):
 
 
 class GenerationLost(EngineError):
-    """The engine gave up while this generation ran: it may be what ended it, so it is not to be tried elsewhere unasked."""
+    """The engine gave up while this generation ran. The request may be the cause, so do not retry it without being asked."""
 
     def __init__(self) -> None:
         super().__init__("The engine failed while this generation ran; the server's log says why.")

@@ -1,4 +1,4 @@
-"""The engine as its users see it: the API, the benchmark and the synthetic engine of the tests share this."""
+"""The engine as the API sees it; the synthetic engine of the tests implements the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ModelInfo:
     parameters: int
     vocab_size: int  # ids below this are valid
     max_context: int  # tokens, prompt and answer together
-    tree_attention: bool  # False: the self-check failed and the engine decodes plainly
+    tree_attention: bool  # False: the self-check failed, and the engine decodes plainly
     drafter: str  # server default
     verifier: str
     max_nodes: int  # the largest budget a request may ask for, and the default
@@ -35,11 +35,11 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class DraftingStatus:
-    """What drafting holds and costs. Rows are copy-logit rows: of the sessions, of the warm layers, and the prior ones."""
+    """What drafting keeps in memory, and what steps cost. Rows: copy-logit rows of sessions and warm layers, and prior rows."""
 
-    sessions: int = 0  # running or kept between the turns of a conversation, that have a drafter
+    sessions: int = 0  # with a drafter, running or kept between the turns of a conversation
     automaton_nodes: int = 0
-    automaton_evictions: int = 0  # ever
+    automaton_evictions: int = 0  # since the start
     session_rows: int = 0
     warm_rows: int = 0
     prior_rows: int = 0
@@ -53,26 +53,26 @@ class EngineStatus:
 
     running: int
     waiting: int
-    kv_usage_ratio: float  # 0..1 of the KV budget that running sessions hold
+    kv_usage_ratio: float  # 0..1: share of the KV budget that running sessions hold
     heartbeat_age: float  # seconds since the worker began or ended a forward; while idle it beats at least once a second
     alive: bool  # the worker thread runs
     ready: bool  # the model produced a token, and the engine accepts work
     free_places: int  # generations that could be queued now
-    retry_after: int  # seconds until the queue of now will have had its turn, estimated
-    preemptions: int = 0  # ever: generations that gave their rows of KV up for older ones, and had their text read again
+    retry_after: int  # seconds until those that wait now will have had their turn, estimated
+    preemptions: int = 0  # since the start: generations that gave up their KV for older ones, and read their text again
     conversations: int = 0  # kept between their turns
-    conversation_rows: int = 0  # rows of KV that they hold
-    conversation_bytes: int = 0  # of KV and drafting state that they hold
+    conversation_rows: int = 0  # KV rows they hold
+    conversation_bytes: int = 0  # of KV and drafting state they hold
     drafting: DraftingStatus = DraftingStatus()
     device_bytes: int = 0  # of an accelerator's memory that this process holds
-    store: StoreStatus | None = None  # None where csd is not allowed: there is no memory then
+    store: StoreStatus | None = None  # None where csd is not allowed
 
 
 class GenerationHandle(Protocol):
     """A submitted generation."""
 
     def cancel(self) -> None:
-        """Drop it: idempotent, from any thread. Freed within one step; the last event is Finished("cancelled")."""
+        """End it within one step; its last event is Finished("cancelled"). Idempotent, from any thread."""
 
 
 class EngineInterface(Protocol):
@@ -85,7 +85,7 @@ class EngineInterface(Protocol):
         """The correction memory; None where csd is not allowed."""
 
     def submit(self, request: GenerationRequest, sink: EventSink) -> GenerationHandle:
-        """Queue a generation; events arrive on the worker thread, the last is Finished or Failed.
+        """Queue a generation. Its events are delivered on the worker thread; the last is Finished or Failed.
 
         Raises InvalidRequest, ContextLengthExceeded, QueueFull, EngineClosed before anything is queued.
         """
@@ -93,7 +93,7 @@ class EngineInterface(Protocol):
     def status(self) -> EngineStatus: ...
 
     def drain(self) -> None:
-        """Refuse new work (EngineClosed) from now on; what runs goes on."""
+        """Refuse new work (EngineClosed) from now on; running work continues."""
 
     def close(self, grace: float = 0.0) -> None:
-        """Drain, wait up to grace seconds for running work, fail what is left with EngineClosed, join the worker."""
+        """Drain, wait up to `grace` seconds for running work, fail the rest with EngineClosed, join the worker."""

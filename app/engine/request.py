@@ -1,4 +1,4 @@
-"""What a caller asks the engine for: plain frozen records, checked by the caller, never changed by the engine."""
+"""What a caller asks of the engine: frozen records that the engine never changes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from racer.drafter import Policy
 
 DrafterName = Literal["racer", "draft_model", "hybrid", "none"]
 VerifierName = Literal["exact", "csd"]
-NEED_DRAFT = ("draft_model", "hybrid")  # drafters that are nothing without a draft model
+NEED_DRAFT = ("draft_model", "hybrid")  # drafters that need a draft model
 RuleName = Literal["both", "ocm", "scg", "static"]
 
 
 class Matcher(Protocol):
-    """Where one answer stands in its grammar."""
+    """The position of one answer in its grammar."""
 
     def allowed(self, path: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """[vocabulary]: what may come after all accepted tokens and then `path`. Nothing of the path is remembered."""
+        """[vocabulary]: the tokens that may follow the accepted ones and then `path`. The path is not accepted by this."""
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """These tokens are emitted."""
+        """Move on past these tokens, which are emitted."""
 
     def forced(self) -> list[int]:
-        """The only tokens that may come after the accepted ones, as far as there is no choice."""
+        """The tokens that must follow the accepted ones, up to the first place with a choice."""
 
 
 class Grammar(Protocol):
@@ -40,9 +40,9 @@ class Grammar(Protocol):
 class SamplingParams:
     """How the next token is chosen from a row of logits.
 
-    temperature 0 is greedy; top_k 0 and min_p 0.0 and top_p 1.0 switch the filter off. seed None lets the engine draw one.
-    presence_penalty and frequency_penalty count the answer, repetition_penalty (1.0: off) the prompt too. logit_bias:
-    (token id, what is added to its logit). See app.engine.sampling.logits_processor.
+    temperature 0 is greedy; top_k 0, min_p 0.0 and top_p 1.0 switch the filter off. seed None: the engine draws one.
+    presence_penalty and frequency_penalty count tokens of the answer, repetition_penalty (1.0: off) those of the prompt too.
+    logit_bias: (token id, what is added to its logit). See app.engine.sampling.logits_processor.
     """
 
     temperature: float = 1.0
@@ -58,9 +58,9 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class StopParams:
-    """When a generation ends. max_tokens None means as far as the context reaches.
+    """When a generation ends. max_tokens None: at the end of the context.
 
-    min_tokens: the first tokens of the answer, this many, neither end it nor count for a stop string.
+    min_tokens: the first min_tokens tokens neither end the answer nor count for a stop string.
     """
 
     max_tokens: int | None = None
@@ -74,8 +74,8 @@ class StopParams:
 class SpeculationParams:
     """Per-request choice of drafting and acceptance; None takes the server's default.
 
-    policy: see racer.factory; hybrid takes auto alone. fixed_budget: verify max_nodes at every step, instead of as many as
-    pay. gamma: tokens that the draft model writes ahead under a fixed budget.
+    policy: see racer.factory; hybrid allows only auto. fixed_budget: verify max_nodes at every step, instead of as many as are
+    worth their cost. gamma: tokens that the draft model drafts under a fixed budget. trace: report the verified trees.
     lambda_, tau, rule: of the verifier csd (app.engine.correction).
     """
 
@@ -97,12 +97,12 @@ class GenerationRequest:
 
     prompt_ids: token ids, at least one. tenant: scope of shared state (a digest of the API key, or "").
     continue_text: the answer continues the prompt's text (completions), so the first token keeps its leading space.
-    logprobs: report the log-probability of each emitted token and of this many likeliest ones; None: of none.
-    prompt_logprobs: of each prompt token too. grammar: what the answer must match.
-    group: any object that requests of one prompt share; the prompt is read once for those that run or wait together, unless
-    the room is needed for others meanwhile.
-    conversation: name, within the tenant, under which the state is kept for a later request that goes on with this text.
-    arrived_at: when its first byte came, by time.monotonic(), for whoever counts its seconds; None: when it is submitted.
+    logprobs: report the log-probability of each emitted token and of the `logprobs` likeliest ones; None: of none.
+    prompt_logprobs: report it of each prompt token too. grammar: what the answer must match.
+    group: any object that requests of one prompt share. The prompt is read once for those that run or wait together, unless
+    others need the KV rows meanwhile.
+    conversation: name, within the tenant, under which the state is kept for a later request that continues this text.
+    arrived_at: when its first byte arrived, by time.monotonic(), for measured times; None: when it is submitted.
     """
 
     prompt_ids: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""From a request to a generation of the scheduler: what can be refused is refused here, before anything is queued."""
+"""Turns a request into a generation of the scheduler. Whatever can be refused is refused here, before it is queued."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Handle:
 
 
 def checked(request: GenerationRequest, info: ModelInfo, config: EngineConfig) -> GenerationRequest:
-    """The request with every choice of speculation made. Raises InvalidRequest, ContextLengthExceeded."""
-    prompt, room = len(request.prompt_ids), info.max_context
+    """The request with the server's defaults filled in. Raises InvalidRequest, ContextLengthExceeded."""
+    prompt, context = len(request.prompt_ids), info.max_context
     if prompt == 0:
         raise InvalidRequest("The prompt is empty.", "prompt")
     wanted = request.stopping.max_tokens
     if wanted is not None and wanted < 1:
         raise InvalidRequest("max_tokens must be at least 1.", "max_tokens")
-    if prompt + (wanted or 1) > room:
-        raise ContextLengthExceeded(prompt, wanted, room)
+    if prompt + (wanted or 1) > context:
+        raise ContextLengthExceeded(prompt, wanted, context)
     if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= info.vocab_size:
         raise InvalidRequest(f"Token ids must lie in 0 to {info.vocab_size - 1}.", "prompt")
     speculation = resolve(
@@ -69,7 +69,7 @@ def new_generation(
 
 
 def _guarded(sink: EventSink) -> EventSink:
-    """A sink that raises stops nothing else."""
+    """The sink, except that what it raises is only logged, so that other generations go on."""
 
     def send(event: Event) -> None:
         try:
@@ -83,7 +83,7 @@ def _guarded(sink: EventSink) -> EventSink:
 def resolve(
     asked: SpeculationParams, info: ModelInfo, *, drafter: DrafterName, verifier: VerifierName, policy: Policy, gamma: int
 ) -> SpeculationParams:
-    """Fill the server's defaults in; a model without tree attention drafts nothing. Raises InvalidRequest."""
+    """Fill in the server's defaults; without tree attention nothing is drafted. Raises InvalidRequest."""
     chosen: DrafterName = asked.drafter or drafter
     if not info.tree_attention:
         chosen = "none"
@@ -108,7 +108,7 @@ def resolve(
 
 
 def _verifier(asked: SpeculationParams, info: ModelInfo, default: VerifierName) -> VerifierName:
-    """Exact wherever nothing else is asked for and allowed."""
+    """The verifier to use; exact without tree attention. Raises InvalidRequest for csd where it is not allowed."""
     verifier: VerifierName = asked.verifier or default
     if not info.tree_attention:
         return "exact"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -12,7 +13,7 @@ from bench.prepare import prepare
 
 
 class Working:
-    """Stands in for an engine: tells of each number of rows, and whether it came to an end."""
+    """Stands in for an engine's instruments: reports each number of rows, and whether all are done at the end."""
 
     def __init__(self, known: range, wanted: int, ends: bool = True) -> None:
         self.known, self.wanted, self.ends = known, wanted, ends
@@ -25,7 +26,7 @@ class Working:
 
 
 def said(capsys: pytest.CaptureFixture[str], *given: object) -> list[str]:
-    prepare(cast("Engine", Working(*given)))  # type: ignore[arg-type]
+    prepare(cast("Engine", SimpleNamespace(instruments=Working(*given))))  # type: ignore[arg-type]
     return capsys.readouterr().err.splitlines()
 
 

@@ -1,4 +1,4 @@
-"""What a step costs on this machine: T(n) is measured at start, once per model, dtype, device and thread count."""
+"""Measures at start what a step costs on this machine: T(n), once per model, dtype, device and thread count."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from racer.tree import DraftTree
 logger = logging.getLogger(__name__)
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or what it has to catch up with
+DRAFT_SIZES = (1, 2, 4, 8, 16)  # of a forward of the draft model: one row per session, or text it has not read yet
 CONTEXT = 256  # tokens of committed context while measuring
 ROUNDS = 5  # at most
-SETTLED = 0.98, 0.9  # of their least times so far: the rounds end when the sizes gained no more on average, and none by itself
-HALVINGS = 6  # of pieces of the curve that rise steeply, at most
+SETTLED = 0.98, 0.9  # rounds end when the least times of all sizes on average, and of each, stay above these shares of the last
+HALVINGS = 6  # at most, of pieces of the curve that rise steeply
 HALVING_ROUNDS = 2
-CLIFF = 0.1  # of a step's time: what a piece must rise beyond its neighbours to be halved
-PATIENCE = 10.0  # seconds after which the sizes that are measured must do
+CLIFF = 0.1  # of a step's time: a piece that rises by this much more than its neighbours is halved
+PATIENCE = 10.0  # seconds after which measuring ends
 
 
 def given_curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
@@ -38,7 +38,7 @@ def given_curve(points: tuple[tuple[int, float], ...]) -> CostCurve | None:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Steps of a model to be timed, as decoding makes them.
+    """Runs steps of a model as decoding does, to time them.
 
     vocab_size: ids that may be emitted. top_k: successors taken of each row. max_context: tokens of a text.
     """
@@ -49,7 +49,7 @@ class Probe:
     max_context: int
 
     def step(self, cache: SessionCache, size: int) -> float:
-        """Seconds of a step of this many rows behind what the cache holds."""
+        """Seconds of a step of `size` rows after the committed text of the cache."""
         parents = np.zeros(size, np.int32)
         parents[0] = -1
         depth = np.minimum(np.arange(size, dtype=np.int32), 1)
@@ -85,7 +85,7 @@ def step_costs(probe: Probe, fixed: CostCurve | None, files: Measurements | None
 
 
 def _measured(probe: Probe, sizes: Sequence[int]) -> CostCurve:
-    """By running steps of each size; the steepest pieces are halved, so that a cliff is found and not drawn as a slope."""
+    """From steps of each size. The steepest pieces are halved, so that a sudden rise is located and not taken for a slope."""
     length = max(1, min(CONTEXT, probe.max_context - 2))
     cache = probe.target.open(length + sizes[-1])
     probe.target.forward([Rows.of_text(cache, [0] * length, length - 1)])
@@ -105,8 +105,8 @@ def _measured(probe: Probe, sizes: Sequence[int]) -> CostCurve:
 
 
 def _times(step: Callable[[int], float], sizes: Sequence[int], rounds: int, patience: float) -> dict[int, float]:
-    """Seconds of a step of each size, the least of all rounds: whatever else runs here only adds. The sizes take turns, so
-    that a slow moment hits all of them alike."""
+    """Seconds of a step of each size, the least of all rounds: other programs can only add to it. The sizes take turns, so that
+    a slow moment affects all of them alike."""
     started = time.monotonic()
     least = np.full(len(sizes), np.inf)
     times: dict[int, list[float]] = {size: [] for size in sizes}
@@ -127,16 +127,16 @@ def _times(step: Callable[[int], float], sizes: Sequence[int], rounds: int, pati
 
 
 def _settled(gains: np.ndarray) -> bool:
-    """gains: least time of each size as a share of what it was a round ago. On a quiet machine two rounds do."""
+    """gains: least time of each size over that of a round ago. On a quiet machine two rounds are enough."""
     average, each = SETTLED
     return bool(gains.mean() > average and gains.min() > each)
 
 
 def steepest(times: Mapping[int, float], computed: Callable[[int], int]) -> tuple[int, int, int] | None:
-    """The piece of a curve that rises most beyond the gentler of its neighbours, with a size in its middle; None where no
-    piece rises by much, or none that does has a size within.
+    """The piece (lower, middle and upper size) that rises most compared with the gentler of its neighbours; None where no piece
+    rises by much, or no such piece has a size in its middle.
 
-    times: seconds by size. computed: rows that are really computed for a size; only sizes without padding are asked for.
+    times: seconds by size. computed: rows that are computed for a size; middles are sizes without padding.
     """
     sizes = sorted(times)
     slopes = [(times[b] - times[a]) / (b - a) for a, b in pairwise(sizes)]

@@ -26,7 +26,7 @@ _Kept = TypeVar("_Kept")
 
 
 class Measurements:
-    """Files that keep what was measured of one model on one machine."""
+    """The files of one model on one machine: its cost curve and its prior rows."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Measurements:
         drafts: bool = False,
         read: Callable[[], CpuUsage | None] = read_processors,
     ) -> None:
-        """drafts: whether it serves as a draft model, for which fewer sizes are measured. read: how busy the machine is."""
+        """drafts: whether it is a draft model, for which fewer sizes are measured. read: the load of the processors."""
         device = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else processor()
         parameters = list(loaded.model.parameters())
         content = hashlib.sha256(repr([tuple(parameter.shape) for parameter in parameters]).encode())
@@ -47,12 +47,12 @@ class Measurements:
         self._path = cache / "measured" / f"{model}-{machine}{'-draft' if drafts else ''}.json"
         self.read = read
         threads = torch.get_num_threads() if loaded.device.type == "cpu" else 1  # one thread feeds an accelerator
-        self.disturbed = 0.0  # cores that other programs used while it was measured, where they were too many
+        self.disturbed = 0.0  # cores that other programs used during the measurement, where that is too many
         self.spare = max(0, allowed_cpus() - threads)
         self.prior_path = cache / "measured" / f"{model}.npz"
 
     def load(self) -> CostCurve | None:
-        """The curve that was kept. Damage is told and means measuring again."""
+        """The saved curve; None where there is none, or where it cannot be used, which is logged."""
         return read_kept(self._path, _curve_of)
 
     def save(self, curve: CostCurve) -> None:
@@ -68,7 +68,7 @@ def _curve_of(path: Path) -> CostCurve:
 
 
 def read_kept(path: Path, read: Callable[[Path], _Kept]) -> _Kept | None:
-    """What `read` makes of a file; None where there is none, or where it fails: then the file is removed."""
+    """What `read` makes of a file; None where there is no file, or where it fails: then the file is removed."""
     try:
         return read(path)
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def read_kept(path: Path, read: Callable[[Path], _Kept]) -> _Kept | None:
 
 
 def keep(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Replace a file by what `write` writes; a cache that cannot be written only means measuring again."""
+    """Replace a file by what `write` writes. Where the cache cannot be written, the next start measures again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as stream:

@@ -1,4 +1,4 @@
-"""What other programs take of the processors while something is measured here."""
+"""How much of the processors other programs use while something is measured here."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-BUSY = 0.25  # cores: more than this, taken from the threads that are measured, makes steps look dearer than they are
-TICKS = 0.1  # seconds: the system counts work in ticks, so the shortest measurement must not find a neighbour in one of them
+BUSY = 0.25  # cores: if other programs take more than this from the measured threads, steps look slower than they are
+TICKS = 0.1  # seconds, subtracted: the system counts work in ticks, and a single tick must not look like another program
 NAMED = 3  # programs
 NOTICED = 0.05  # cores
 _WORK = (0, 1, 2, 5, 6, 7)  # user, nice, system, interrupts, soft interrupts, and what other virtual machines took
 
 
 class CpuUsage(NamedTuple):
-    """Seconds so far: by the clock, of work on the processors that this process may use, and of work of its own."""
+    """Seconds so far: by the clock, of all work on the processors this process may use, and of its own work."""
 
     clock: float
     busy: float
@@ -24,7 +24,7 @@ class CpuUsage(NamedTuple):
 
 
 def read_processors(stat: Path = Path("/proc/stat")) -> CpuUsage | None:
-    """None where the system does not tell."""
+    """None where the system does not provide it."""
     try:
         names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         rows = [words[1:] for words in map(str.split, stat.read_text().splitlines()) if words and words[0] in names]
@@ -35,9 +35,9 @@ def read_processors(stat: Path = Path("/proc/stat")) -> CpuUsage | None:
 
 
 def disturbance(before: CpuUsage | None, after: CpuUsage | None, spare: int) -> float:
-    """Cores that other programs used between two readings, where that was too many; else 0.
+    """Cores that other programs used between two readings, where that is too many; else 0.
 
-    spare: processors that this process may use and needs none of.
+    spare: processors that this process may use and does not need.
     """
     if before is None or after is None or after.clock <= before.clock:
         return 0.0
@@ -47,7 +47,7 @@ def disturbance(before: CpuUsage | None, after: CpuUsage | None, spare: int) -> 
 
 
 def read_programs(proc: Path = Path("/proc")) -> dict[int, tuple[str, float]]:
-    """Name and seconds of work so far of each other process that may be seen; empty where the system does not tell."""
+    """Name and seconds of work so far of each other process that may be seen; empty where the system does not provide it."""
     found: dict[int, tuple[str, float]] = {}
     for directory in proc.glob("[0-9]*"):
         try:
@@ -73,7 +73,7 @@ def busiest(
 
 
 class Watch:
-    """What other programs do from now on."""
+    """Other programs' use of the processors from now on."""
 
     def __init__(self, spare: int) -> None:
         """spare: as for `disturbance`."""
@@ -81,7 +81,7 @@ class Watch:
         self._started, self._programs, self._processors = time.monotonic(), read_programs(), read_processors()
 
     def disturbance(self) -> float:
-        """Cores that they used so far, where that was too many; else 0."""
+        """Cores that they have used so far, where that is too many; else 0."""
         return disturbance(self._processors, read_processors(), self._spare)
 
     def busiest(self) -> dict[str, float]:

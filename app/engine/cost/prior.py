@@ -1,7 +1,7 @@
-"""Prior rows: the target's successors of each token taken alone, so that a fresh session can draft from the first step.
+"""Prior rows: for each token alone, the target's likeliest successors, so that a new session can draft from its first step.
 
-They are a property of the model, not of anyone's text. The worker fills them while it has nothing else to do, lowest ids first
-(they are the most frequent ones in a vocabulary learnt by merging), and they are kept in the cache from one start to the next.
+They are a property of the model, not of anyone's text. The worker computes them while it is idle, lowest ids first, since those
+are the most frequent in a vocabulary learnt by merging. A file in the cache keeps them for the next start.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from racer.budget import CostCurve
 
 logger = logging.getLogger(__name__)
 
-CHUNK_SECONDS = 0.1  # about how long a request may have to wait for a chunk
+CHUNK_SECONDS = 0.1  # about: a request that arrives may have to wait for one chunk
 VERSION = 1  # of the file; counted up when its content means something else
 SAVE_EVERY = 10.0  # seconds
 LARGEST_CHUNK = 256
 
 
 class PriorRows:
-    """Fills rows of successors chunk by chunk. Used by the worker thread alone.
+    """Computes rows of successors chunk by chunk. Used by the worker thread alone.
 
-    ids int32 [n, k], -1 where a row is not known yet, and probs float32 [n, k]: of token i taken alone.
+    Row i of ids int32 [n, k] and probs float32 [n, k] is for token i; ids are -1 in rows that are not computed yet.
     """
 
     def __init__(self, probe: Probe, start: int, rows: int, curve: CostCurve | None, path: Path | None) -> None:
-        """start: the token each one is put behind (BOS where there is one). rows: how many tokens.
+        """start: the token read before each one (BOS where there is one). rows: number of tokens.
 
-        curve: what rows cost, for the size of a chunk. path: .npz to keep them.
+        curve: what rows cost, to choose the size of a chunk. path: the .npz file that keeps them.
         """
         self._probe = probe
         self._start = start
@@ -48,7 +48,7 @@ class PriorRows:
         self.probs = np.zeros(shape, np.float32)
         self._done = self._load()
         self._unsaved = False
-        self._first: KVSlab | None = None  # the start token; each chunk is read behind a copy of it
+        self._first: KVSlab | None = None  # the start token's KV; each chunk is computed behind a copy of it
 
     @property
     def complete(self) -> bool:
@@ -56,22 +56,24 @@ class PriorRows:
 
     @property
     def done(self) -> int:
-        """Tokens whose row is known."""
+        """Number of rows that are computed."""
         return self._done
 
     @property
     def wanted(self) -> int:
-        """Tokens whose row is to be known."""
+        """Number of rows to compute."""
         return len(self.ids)
 
     def close(self) -> None:
-        """Keep what is not kept yet; after the worker's last round."""
+        """Save what is not saved yet; after the worker's last round."""
         if self._unsaved:
             self._save()
 
-    def advance(self, room: int) -> bool:
-        """Do the next chunk, with at most `room` rows of KV; False where that is too little for one, or all is done."""
-        size = min(self._chunk(), len(self.ids) - self._done, room - 2)  # the start token is there twice
+    def advance(self, kv_rows: int) -> bool:
+        """Compute the next chunk in at most `kv_rows` rows of KV; False where they are too few for one, or all is done."""
+        size = min(
+            self._chunk(), len(self.ids) - self._done, kv_rows - 2
+        )  # the start token takes two: the one that is kept, and its copy
         if size < 1:
             return False
         cache = self._begin().copy(1 + size, 1)
@@ -88,13 +90,12 @@ class PriorRows:
         if self.complete:
             self._first = None
             logger.info("prior rows of %d tokens are ready", self._done)
-
         return True
 
     def _begin(self) -> KVSlab:
         if self._first is None:
             first = self._probe.target.open(1)
-            assert isinstance(first, KVSlab)  # what cannot verify a tree has no prior rows
+            assert isinstance(first, KVSlab)  # a target that cannot verify trees has no prior rows
             self._probe.target.forward([Rows.of_text(first, [self._start])])
             first.commit([0])
             self._first = first
@@ -133,7 +134,6 @@ class PriorRows:
         return ids, probs
 
     def _save(self) -> None:
-        """Keep what is done."""
         self._saved, self._unsaved = time.monotonic(), False
         if self._path is not None:
             ids, probs = self.ids[: self._done], self.probs[: self._done]

@@ -60,7 +60,7 @@ def cache_error(path: Path, error: OSError) -> ModelLoadError:
 
 @contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """A new directory inside `parent` to prepare files in; what is left of it goes at the end.
+    """A new directory inside `parent` to prepare files in; it is removed at the end.
 
     Raises ModelLoadError, for operating system errors inside the block too.
     """
@@ -81,13 +81,13 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 
 def drop_unfinished() -> None:
-    """Remove what this process is preparing: for an end that runs no `finally`."""
+    """Remove what this process is preparing: called where the process ends without running `finally`."""
     for scratch in list(_unfinished):
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def publish(prepared: Path, target: Path) -> None:
-    """Move a prepared file or directory to its place in one step, once it is on the disk.
+    """Write a prepared file or directory to the disk, then move it to its place in one step.
 
     Where another process was faster, its directory stays. Raises OSError.
     """
@@ -100,7 +100,7 @@ def publish(prepared: Path, target: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Take a damaged file or directory away, in one step for whoever looks at its name. What cannot go stays."""
+    """Remove a damaged file or directory: its name is free in one step. What cannot be removed stays."""
     aside = path.with_name(f"{PARTIAL}{secrets.token_hex(6)}-{path.name}")
     with suppress(OSError):
         path.rename(aside)
@@ -112,9 +112,9 @@ def discard(path: Path) -> None:
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
-    """Only one process at a time is inside this block for a directory, which is made if need be; the others wait.
+    """Only one process at a time is inside this block for a directory, which is created if need be; the others wait.
 
-    Where the file system knows no locks nobody waits: the work is done twice, and `publish` keeps one result.
+    Where the file system has no locks nobody waits: the work is done twice, and `publish` keeps one result.
     Raises ModelLoadError.
     """
     try:
@@ -142,13 +142,13 @@ def sha256_of(path: Path) -> str:
 
 
 def write_manifest(directory: Path) -> None:
-    """List what lies in a directory now. Raises OSError."""
+    """List the files of a directory, with sizes and checksums, in a manifest. Raises OSError."""
     files = {path.name: _facts(path) for path in sorted(directory.iterdir())}
     (directory / MANIFEST).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
 
 
 def damage(directory: Path) -> str | None:
-    """What is wrong with a directory that has a manifest; None: nothing. Raises ModelLoadError where it may not be read."""
+    """How a directory differs from its manifest; None: not at all. Raises ModelLoadError where it may not be read."""
     if not directory.is_dir():
         return "it is no directory"
     try:

@@ -1,4 +1,4 @@
-"""A model's directory as it lies on disk: is it complete, is it safe to load, how big is it."""
+"""Checks a model's directory before it is loaded: whether it is complete and safe to load, and how big it is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Checkpoint:
     other_bytes: int  # everything else, kept as it is
 
     def bytes_in(self, itemsize: int) -> int:
-        """Bytes of the weights with floats of that many bytes."""
+        """Bytes of the weights, with floats of `itemsize` bytes."""
         return self.float_elements * itemsize + self.other_bytes
 
 
@@ -45,7 +45,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 def listed(directory: Path) -> list[str]:
-    """Names in a directory, sorted. Raises ModelLoadError where it cannot be read."""
+    """Sorted names of a directory. Raises ModelLoadError where it cannot be read."""
     try:
         return sorted(os.listdir(directory))
     except OSError as error:
@@ -99,7 +99,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def _read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Tensor name -> dtype, shape and place; the file must be as long as they say."""
+    """Tensor name -> dtype, shape and offsets. Raises ModelLoadError where the file is shorter than they say."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""Where the model runs: device, number format, threads, and the memory that is free there."""
+"""Where the model runs: device, number format, threads, and the free memory there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def choose_device(device: str = "auto") -> torch.device:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The number format for the setting `dtype`; auto is the shortest one the device is fast at. Raises ModelLoadError."""
+    """The number format for the setting `dtype`; auto is the shortest one that is fast on the device. Raises ModelLoadError."""
     try:
         name = full_name(dtype)
     except ValueError as error:
@@ -61,9 +61,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 def choose_threads(requested: int | None = None) -> int:
     """Set torch's threads and return their number. Raises ModelLoadError.
 
-    Unless told (or OMP_NUM_THREADS says so), as many as the process may really use: the CPUs it is allowed on, and no more
-    than its share of CPU time. More threads than that wait for each other while they are off the CPU, which costs far more
-    than it brings.
+    Without `requested` or OMP_NUM_THREADS, as many as the CPUs that the process may use, by affinity and by its quota of CPU
+    time. With more threads, some are off the CPU while the others wait for them, which costs far more than it gains.
     """
     if requested is None:
         requested = _threads_from_environment()
@@ -82,7 +81,7 @@ def free_memory(device: torch.device, root: Path = ROOT) -> int:
 
 
 def empty_cache(device: torch.device) -> None:
-    """Let an accelerator have back what torch keeps of it and does not use."""
+    """Free the accelerator memory that torch keeps in reserve."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":
@@ -90,7 +89,7 @@ def empty_cache(device: torch.device) -> None:
 
 
 def kv_budget(bytes_per_token: int, device: torch.device, fraction: float, root: Path = ROOT) -> int:
-    """Tokens whose KV fits in this fraction of the memory that is free now, the container's where that is less."""
+    """Tokens whose KV fits in this fraction of the memory that is free now."""
     return int(free_memory(device, root) * fraction) // max(1, bytes_per_token)
 
 

@@ -1,4 +1,4 @@
-"""The names of number formats: one list for settings and every command, without the seconds that importing torch takes."""
+"""The names of number formats, for settings and commands. Imports no torch, which takes seconds."""
 
 from __future__ import annotations
 

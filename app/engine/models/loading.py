@@ -1,4 +1,4 @@
-"""Loading a target or draft model with its tokenizer, from a known name, a hub id, a directory or a GGUF file."""
+"""Loads a target or draft model with its tokenizer, from a known name, a directory, a GGUF file or a hub id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from app.text.errors import ChatTemplateError
 
 logger = logging.getLogger(__name__)
 
-_NO_LIMIT = 1_000_000  # tokenizers without a limit state a huge number
+_NO_LIMIT = 1_000_000  # tokenizers without a limit give a huge number
 _FALLBACK_CONTEXT = 2048  # tokens, where neither config nor tokenizer states a limit
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 
@@ -38,7 +38,7 @@ class LoadedModel:
 
     model: Any  # a transformers PreTrainedModel for causal language modelling
     codec: TextCodec
-    name: str  # what clients call it: the known name, hub id, directory name or file name without suffix
+    name: str  # the known name, hub id, directory name, or file name without suffix
     config: Any
     eos_ids: frozenset[int]
     max_context: int  # tokens
@@ -60,8 +60,7 @@ def load_model(
 
     source: a known name (`smollm2`), a directory, a .gguf file, or a hub id, tried in this order; `./smollm2` is always a
     path. chat_template: a jinja file used in place of the model's template. parse_special_tokens: see TextCodec. revision: of
-    a hub id.
-    Raises ModelLoadError, whose message says what to do; code that comes with a model is never run.
+    a hub id. Code that comes with a model is never run. Raises ModelLoadError whose message says what to do.
     """
     started = time.monotonic()
     place = choose_device(device)
@@ -107,7 +106,7 @@ def _read_directory(found: ModelDirectory, dtype: torch.dtype, device: torch.dev
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What a model's directory says without its weights being read."""
+    """A model's directory, with what can be read without its weights."""
 
     directory: Path
     config: Any
@@ -130,7 +129,7 @@ def load_tokenizer(source: str, *, cache_dir: Path | str | None = None, revision
 def _load_config(directory: Path, checkpoint: Checkpoint) -> Any:
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # the values of config.json reach arbitrary code: each failure means an unusable config
+    except Exception as error:  # any code may read the values of config.json: whatever fails, the config is unusable
         raise ModelLoadError(_explain_config(directory, checkpoint.config, error)) from error
     architectures = checkpoint.config.get("architectures") or []
     generates = not architectures or any(name.endswith(("CausalLM", "LMHeadModel", "Generation")) for name in architectures)
@@ -153,8 +152,8 @@ def _explain_config(directory: Path, config: dict[str, Any], error: Exception) -
 
 def _load_tokenizer(found: ModelDirectory) -> Any:
     directory = found.path
-    # For some model types the automatic choice takes a class that rebuilds parts of the tokenizer. That mends mistaken hub
-    # files, and would undo what the conversion has put right.
+    # For some model types the automatic choice is a class that rebuilds parts of the tokenizer. That repairs wrong hub files,
+    # but would undo the repairs of the conversion.
     kind = PreTrainedTokenizerFast if found.converted else AutoTokenizer
     try:
         tokenizer = kind.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
@@ -187,7 +186,7 @@ def _load_weights(directory: Path, config: Any, checkpoint: Checkpoint, dtype: t
         raise
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise _NoMemory(_no_memory(directory, device, needed, free)) from error
-    except Exception as error:  # damaged files and unfitting configs fail anywhere inside the model's own code
+    except Exception as error:  # damaged files and wrong configs can fail anywhere in the model's code
         raise ModelLoadError(f"{directory} cannot be loaded: {_first_line(error)}") from error
     return model.eval().requires_grad_(False)
 
@@ -212,7 +211,7 @@ def _read_template(path: Path) -> str:
 
 
 def _check_template(codec: TextCodec, name: str, file: Path | None) -> None:
-    """A configured template that fails stops the start; with the model's own one the other routes still work."""
+    """Raise ModelLoadError for a template file that fails. If the model's own template fails, only warn: other routes work."""
     if not codec.has_chat_template:
         logger.warning("%s has no chat template: chat requests will be refused until a template file is given", name)
         return
@@ -225,7 +224,7 @@ def _check_template(codec: TextCodec, name: str, file: Path | None) -> None:
 
 
 def _eos_ids(tokenizer_eos: int | None, config: Any, generation_config: Any) -> frozenset[int]:
-    """Every id that one of the model's parts calls the end: they are often given in one place only."""
+    """The end tokens of tokenizer, generation config and config: an id is often given in one of them only."""
     values = [tokenizer_eos, getattr(generation_config, "eos_token_id", None)]
     values += [getattr(part, "eos_token_id", None) for part in (config, config.get_text_config())]
     ids: set[int] = set()

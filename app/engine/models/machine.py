@@ -24,18 +24,18 @@ def processor() -> str:
 
 
 def usable_cpus(root: Path = ROOT) -> int:
-    """CPUs of this process by affinity and by the quota of its control groups; at least 1."""
+    """CPUs this process may use, by affinity and by the quota of its control groups; at least 1."""
     allowed, quota = allowed_cpus(), cpu_quota(root)
     return max(1, min(allowed, math.floor(quota) if quota is not None else allowed))
 
 
 def allowed_cpus() -> int:
-    """CPUs of this process by affinity."""
+    """CPUs this process may use by affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """CPUs' worth of time per second, by the tightest control group above this process (versions 1 and 2); None: no limit."""
+    """Seconds of CPU time per second, by the strictest control group of this process (versions 1 and 2); None: no limit."""
     quotas = []
     for folder in _control_groups(root, "cpu"):
         words = _read(folder / "cpu.max").split()
@@ -65,7 +65,7 @@ def _cached_file_bytes(folder: Path) -> int:
 
 
 def _control_groups(root: Path, controller: str) -> list[Path]:
-    """Folders of the control groups this process is in, with all their parents: each may set a limit."""
+    """Folders of this process's control groups and of all their parents: each may set a limit."""
     folders: list[Path] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,7 +1,7 @@
-"""Rotary embeddings that change with the length of the text are fixed at load, for the longest text that can come.
+"""Fixes rotary embeddings that depend on the length of the text, for the longest text possible.
 
-transformers switches longrope and dynamic NTK frequencies by the largest position of a forward. Keys that are cached already
-would keep the old ones, and one session's length would change its neighbours' rows, so the choice is made once.
+transformers chooses longrope and dynamic NTK frequencies by the largest position of each forward. Cached keys would keep the
+old frequencies, and one session's length would change the rows of others. So they are chosen once, when the model is loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a draft model speaks the target's vocabulary: token by token, since sizes and names prove nothing."""
+"""Compares the vocabularies of draft model and target token by token, since equal sizes and names prove nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from racer.tree import BoolArray
 
 @dataclass(frozen=True, slots=True)
 class SharedVocabulary:
-    """The ids that stand for the same token in both models.
+    """The ids that mean the same token in both models.
 
-    known bool [n]: n is one more than the largest shared id; ids from n on are known to one side only, or to none.
+    known bool [n]: whether an id is shared. n is one more than the largest shared id.
     """
 
     known: BoolArray
@@ -38,8 +38,8 @@ class SharedVocabulary:
 def share_vocabulary(target: TextCodec, draft: TextCodec, target_rows: int, draft_rows: int) -> SharedVocabulary:
     """Compare the tokenizers by content. target_rows, draft_rows: ids that the models can emit and read.
 
-    Ids that only one side has, padding included, are left out. Raises ModelLoadError that names the first id with two
-    meanings, or that is special on one side only, or says that the models agree on no end token.
+    Ids that only one model has, padding included, are left out. Raises ModelLoadError for an id that means two tokens or is
+    special in one model only, and for models that share no end token.
     """
     ours, theirs = _strings(target, target_rows), _strings(draft, draft_rows)
     common = sorted(ours.keys() & theirs.keys())

@@ -1,4 +1,4 @@
-"""`choose`: one pure function from a row of logits to a token, greedy or sampled.
+"""Chooses a token from a row of logits, greedy or sampled, by one pure function.
 
 Sampling is argmax_v(log p(v) + gumbel(seed, position, v)): the Gumbel-max trick with noise that is a stateless hash. The
 token at a position then depends on the logits, the seed and the position alone, never on how many rows were verified with
@@ -31,7 +31,7 @@ def is_greedy(sampling: SamplingParams) -> bool:
 def choose(logits: torch.Tensor, sampling: SamplingParams, seed: int, position: int) -> int:
     """The token after this row of raw logits [vocabulary].
 
-    position: how many tokens the answer has already.
+    position: number of tokens that the answer has already.
     """
     if is_greedy(sampling):
         return int(torch.argmax(logits))
@@ -43,7 +43,7 @@ def choose(logits: torch.Tensor, sampling: SamplingParams, seed: int, position: 
 
 
 def narrowed(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
-    """The row [vocabulary] with -inf for what top-k, top-p and min-p keep from being drawn; greedy decoding knows none."""
+    """The row [vocabulary] with -inf for tokens that top-k, top-p and min-p exclude; unchanged for greedy decoding."""
     tokens = None if is_greedy(sampling) else _candidates(logits.float(), sampling)[0]
     if tokens is None:
         return logits
@@ -53,7 +53,7 @@ def narrowed(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
 def _candidates(logits: torch.Tensor, sampling: SamplingParams) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Token ids in ascending order (None: all) and their tempered logits, after top-k, top-p and min-p in this order.
 
-    Each filter keeps all that tie with the last one kept, so the set does not depend on the order of a sort.
+    Each filter also keeps the tokens that tie with the last one kept, so the set does not depend on the order of a sort.
     """
     scores = logits.double() / sampling.temperature
     if sampling.top_k <= 0 and sampling.top_p >= 1.0 and sampling.min_p <= 0.0:
@@ -76,7 +76,7 @@ def _nucleus_bound(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     """The smallest score inside the nucleus: the shortest prefix, by falling score, whose probability reaches top_p."""
     log_total = torch.logsumexp(scores, 0)
     size = min(256, scores.shape[0])
-    while True:  # the nucleus is small as a rule, so sort no more than needed
+    while True:  # the nucleus is usually small, so sort no more than needed
         head = torch.topk(scores, size).values
         reached = torch.cumsum(torch.exp(head - log_total), 0) >= top_p
         if bool(reached[-1]):
@@ -98,7 +98,7 @@ def gumbel(seed: int, position: int, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _keys(seed: int, position: int) -> tuple[int, int, int]:
-    """Three 32-bit words that stand for (seed, position)."""
+    """Three 32-bit words that are a hash of (seed, position)."""
     word = _mix_int((seed & _MASK32) ^ 0x9E3779B9)
     word = _mix_int(word ^ ((seed >> 32) & _MASK32) ^ 0x85EBCA6B)
     word = _mix_int(word ^ (position & _MASK32))
@@ -107,7 +107,7 @@ def _keys(seed: int, position: int) -> tuple[int, int, int]:
 
 @njit(nogil=True, cache=True)
 def random_bits(tokens: npt.NDArray[np.int64], first: int, second: int, third: int) -> npt.NDArray[np.int64]:
-    """48 random bits for each token id [n]: MurmurHash3's finaliser over 32-bit words, three times with other keys."""
+    """48 random bits for each token id [n]: MurmurHash3's finaliser over 32-bit words, three times with different keys."""
     bits = np.empty(tokens.size, np.int64)
     for index in range(tokens.size):
         word = (tokens[index] ^ first) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""GGUF files, converted once into a safetensors directory that loads fast."""
+"""Converts a GGUF file once, into a safetensors directory that loads fast."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class _Facts:
 
 
 def file_identity(path: Path) -> str:
-    """A key for a file that changes when the file does, without reading it. Raises OSError."""
+    """A key that changes when the file changes, from path, size and time. Raises OSError."""
     stat = path.stat()
     return hashlib.sha256(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
 
 
 def find_converted(identity: str, dtype: torch.dtype, cache: Path) -> Path | None:
-    """A sound earlier conversion that gives exactly the weights a fresh one would: in this dtype, or in float32."""
+    """An undamaged earlier conversion with the weights that a new one would have: in this dtype, or in float32."""
     for stored in (dtype, torch.float32):
         directory = _place(identity, stored, cache)
         if _exists(directory) and damage(directory) is None:
@@ -56,10 +56,10 @@ def find_converted(identity: str, dtype: torch.dtype, cache: Path) -> Path | Non
 
 
 def convert_gguf(path: Path, identity: str, dtype: torch.dtype, cache: Path) -> Path:
-    """The directory of the converted model, converting it unless that is done. Raises ModelLoadError.
+    """The directory of the converted model, which is converted unless that is done. Raises ModelLoadError.
 
-    Weights are stored in the dtype they run in: dequantised numbers do not fit a shorter one without loss, and float32 would
-    double the disk space for a model that runs in bfloat16. Of several processes one converts and the others wait for it.
+    Weights are stored in the dtype they run in: a shorter one would lose precision, and float32 would double the disk space of
+    a model that runs in bfloat16. Of several processes one converts, and the others wait for it.
     """
     found = find_converted(identity, dtype, cache)
     if found is not None:
@@ -89,7 +89,7 @@ def _exists(directory: Path) -> bool:
 def _convert(path: Path, dtype: torch.dtype, target: Path) -> None:
     with read_once(path):
         _convert_whole(path, dtype, target)
-    gc.collect()  # the model would stay in memory beside the one that is loaded next
+    gc.collect()  # else this model would stay in memory beside the one that is loaded next
     if damage(target) is not None:
         raise ModelLoadError(
             f"{target} is damaged and cannot be replaced: remove it, or set RACER_CACHE_DIR to another directory."
@@ -158,7 +158,7 @@ def _save_model(path: Path, facts: _Facts, dtype: torch.dtype, directory: Path) 
     )
     if report["missing_keys"]:
         raise ModelLoadError(f"{path.name} lacks weights, {sorted(report['missing_keys'])[0]} for one.")
-    # What is left is an ordinary model; with the marks of its origin it would refuse to be saved, or to be loaded again.
+    # An ordinary model from here on: marked as GGUF it could not be saved, or loaded again.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -176,12 +176,12 @@ def _as_ids(value: int | list[int] | None) -> set[int]:
 
 
 def _quiet() -> AbstractContextManager[Any]:
-    """A progress bar is for a terminal; in a log it would be one endless line."""
+    """Hide progress bars where stderr is no terminal: in a log they are one endless line."""
     return nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
 
 
 def _guarded(path: Path, read: Callable[[], _Read]) -> _Read:
-    """Run a reader of the file. Nearly any exception can come of a damaged file: each means the same to the user."""
+    """What `read` returns. A damaged file can raise nearly any exception: each becomes the same ModelLoadError."""
     try:
         with _quiet():
             return read()

@@ -1,4 +1,4 @@
-"""Reading a GGUF file once: transformers parses it for each of configuration, tokenizer and weights, at seconds each."""
+"""Reads a GGUF file once: transformers parses it for configuration, tokenizer and weights each, at seconds each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import modeling_gguf_pytorch_utils as library
 
 
 class _Reader(gguf.GGUFReader):
-    """Slices of a plain array: a memory map's own cost ten times as much, and there are a million."""
+    """Slices a plain array: slicing the memory map takes ten times as long, and is done a million times."""
 
     @property
     def data(self) -> np.ndarray:
@@ -27,7 +27,7 @@ class _Reader(gguf.GGUFReader):
 
 @contextmanager
 def read_once(path: Path) -> Iterator[None]:
-    """Inside the block, transformers and gguf share one reading of this file. One block at a time in a process."""
+    """Inside the block, transformers and gguf read this file once. Only one block at a time in a process."""
     opened, parse, names = gguf.GGUFReader, library.load_gguf_checkpoint, gguf.get_tensor_name_map
     reader = functools.cache(lambda: _Reader(path))
     facts = functools.cache(lambda: parse(str(path)))
@@ -55,7 +55,7 @@ def _set(reader: Callable[..., Any], parse: Callable[..., Any], names: Callable[
 
 
 def _copied(facts: dict[str, Any]) -> dict[str, Any]:
-    """Two levels, and the lists below: callers change them."""
+    """A copy of two levels and the lists in them, since callers change them."""
     return {
         part: {key: list(value) if isinstance(value, list) else value for key, value in values.items()}
         for part, values in facts.items()

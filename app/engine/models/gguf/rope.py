@@ -1,4 +1,4 @@
-"""The scaling of the rotary embedding that a GGUF file asks for, and that transformers drops in silence."""
+"""Carries over the rotary scaling of a GGUF file, which transformers silently ignores."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 from app.engine.errors import ModelLoadError
 
 # One divisor of the inverse frequency for each pair of dimensions. The first is Llama 3.1's, already computed for its context;
-# the others are LongRoPE's, of which the longest text that can come chooses one (app.engine.models.rope).
+# the others are LongRoPE's, of which one is chosen by the longest text possible (app.engine.models.rope).
 _FREQS, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 _CUT_ROTATION = ("phi3",)  # model types that can rotate a part of each head, as the file says
 
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """What the file says. divisors: by the name of their tensor."""
+    """The scaling as the file states it. divisors: by tensor name."""
 
     divisors: dict[str, list[float]]
     kind: str  # none, linear, yarn or longrope
@@ -32,7 +32,7 @@ class RopeScaling:
 
 
 def read_scaling(reader: gguf.GGUFReader, content: Callable[[str], Any]) -> RopeScaling:
-    """content: the value of a key, None where it is missing. Raises whatever a damaged file provokes."""
+    """content: returns the value of a key, or None. A damaged file can raise any exception."""
     architecture = content("general.architecture")
 
     def value(key: str) -> Any:
@@ -59,7 +59,7 @@ def read_scaling(reader: gguf.GGUFReader, content: Callable[[str], Any]) -> Rope
 
 
 def apply_scaling(config: Any, scaling: RopeScaling, name: str) -> None:
-    """Write it into a transformers configuration that came without. name: of the file. Raises ModelLoadError."""
+    """Write the scaling into a transformers configuration that lacks it. name: of the file. Raises ModelLoadError."""
     text = config.get_text_config()
     parameters = getattr(text, "rope_parameters", None)
     if not isinstance(parameters, dict):
@@ -70,7 +70,7 @@ def apply_scaling(config: Any, scaling: RopeScaling, name: str) -> None:
         parameters = parameters.get("full_attention")
         if scaling.divisors or parameters is None:
             raise _refused(name, "its layers rotate in several ways")
-    if parameters.get("rope_type", "default") != "default":  # transformers read it after all
+    if parameters.get("rope_type", "default") != "default":  # transformers has read it
         if scaling.divisors:
             raise _refused(name, "it asks for two at once")
         return
@@ -78,7 +78,7 @@ def apply_scaling(config: Any, scaling: RopeScaling, name: str) -> None:
     parameters.update(_parameters_of(text, scaling, name))
     original = parameters.get("original_max_position_embeddings")
     if original is not None and hasattr(text, "original_max_position_embeddings"):
-        text.original_max_position_embeddings = original  # which these types prefer to the parameters
+        text.original_max_position_embeddings = original  # these model types prefer it to the parameters
 
 
 def _parameters_of(text: Any, scaling: RopeScaling, name: str) -> dict[str, Any]:
@@ -119,13 +119,13 @@ def _yarn(scaling: RopeScaling, longest: int) -> dict[str, Any]:
     factor = scaling.factor or 1.0
     original = scaling.original_context or round(longest / factor)
     found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original, **scaling.yarn}
-    if scaling.attention_factor is not None:  # a factor to what YaRN computes by itself
+    if scaling.attention_factor is not None:  # multiplies what YaRN computes by itself
         found["attention_factor"] = scaling.attention_factor * (1.0 + 0.1 * math.log(max(1.0, factor)))
     return found
 
 
 def _cut_rotation(text: Any, parameters: dict[str, Any], scaling: RopeScaling, name: str) -> None:
-    """Check the lists against the dimensions of a head; where the model rotates a part of them alone, say how many."""
+    """Check the lists against the dimensions of a head. Where only a part of them is rotated, write how many."""
     if getattr(text, "head_dim", 0) is None:
         text.head_dim = text.hidden_size // text.num_attention_heads
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file, with what transformers loses on the way put back."""
+"""The tokenizer of a GGUF file, with what transformers loses restored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GgufVocabulary:
 
 
 def read_tokenizer(path: Path, vocabulary: GgufVocabulary) -> PreTrainedTokenizerFast:
-    """A tokenizer that gives the ids the model was trained on. Raises whatever a damaged file provokes."""
+    """A tokenizer that gives the ids the model was trained on. A damaged file can raise any exception."""
     made = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     backend = _repaired(made.backend_tokenizer, vocabulary)
     ids = backend.get_vocab(with_added_tokens=True)
@@ -56,7 +56,7 @@ def _repaired(backend: Tokenizer, vocabulary: GgufVocabulary) -> Tokenizer:
 
 
 def _restore_user_defined(state: dict[str, Any], vocabulary: GgufVocabulary) -> None:
-    """Tokens with characters outside the byte alphabet were respelled in it, and so are no longer found in a text."""
+    """Restore tokens with characters outside the byte alphabet: transformers respells them, so that no text contains them."""
     vocab: dict[str, int] = state["model"]["vocab"]
     by_id = {token_id: token for token, token_id in vocab.items()}
     added = {token["id"] for token in state["added_tokens"]}
