@@ -17,7 +17,7 @@ from app.engine.errors import ModelLoadError
 from app.engine.forward.selfcheck import build_target
 from app.engine.forward.target import PackedTarget, Target
 from app.engine.interface import ModelInfo
-from app.engine.models.device import kv_budget
+from app.engine.models.device import dtype_name, kv_budget
 from app.engine.models.loading import LoadedModel
 from csd.memory import CorrectionMemory
 
@@ -124,7 +124,7 @@ def model_info(loaded: LoadedModel, runtime: Runtime, config: EngineConfig, name
     return ModelInfo(
         name=name or loaded.name,
         architecture=type(loaded.model).__name__,
-        dtype=str(loaded.dtype).removeprefix("torch."),
+        dtype=dtype_name(loaded.dtype),
         device=str(loaded.device),
         threads=torch.get_num_threads(),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),

@@ -13,6 +13,7 @@ import torch
 
 from app.engine.cost.neighbours import CpuUsage, read_processors
 from app.engine.models.cache import discard
+from app.engine.models.device import dtype_name
 from app.engine.models.loading import LoadedModel
 from app.engine.models.machine import allowed_cpus, processor
 from csd.files import replacing
@@ -42,7 +43,7 @@ class Measurements:
         content = hashlib.sha256(repr([tuple(parameter.shape) for parameter in parameters]).encode())
         for parameter in parameters:
             content.update(repr(parameter.detach().flatten()[:8].float().tolist()).encode())
-        model = f"{type(loaded.model).__name__}-{content.hexdigest()[:16]}-{str(loaded.dtype).removeprefix('torch.')}"
+        model = f"{type(loaded.model).__name__}-{content.hexdigest()[:16]}-{dtype_name(loaded.dtype)}"
         machine = hashlib.sha256(repr((device, torch.get_num_threads(), torch.__version__)).encode()).hexdigest()[:12]
         self._path = cache / "measured" / f"{model}-{machine}{'-draft' if drafts else ''}.json"
         self.read = read
