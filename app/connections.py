@@ -1,4 +1,7 @@
-"""Connections that are watched: one whose client does not take what waits for it, or does not send its request, is ended."""
+"""Timeouts of connections: ends those whose client stops reading the reply, or does not send its request in time.
+
+uvicorn has a timeout for idle keep-alive connections only.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ TOO_LATE = (
     b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
 )
-LOOKS = 4  # at what waits, in the time that a client has
+LOOKS = 4  # checks of the waiting bytes within the timeout
 
 
 class WatchedTransport:
-    """A transport that is aborted once its client has taken no byte for `seconds` though some wait.
+    """A transport that is aborted when bytes wait and the client has read none for `seconds`.
 
-    Closing would not do: it sends what waits first. Everything but writing goes to the transport below.
+    Closing it would first send the waiting bytes. Everything but writing is passed on to the wrapped transport.
     """
 
     def __init__(self, transport: asyncio.Transport, seconds: float, on_cut: Callable[[], None]) -> None:
@@ -81,21 +84,21 @@ class WatchedTransport:
         self._transport.abort()
 
     def _sent_but_not_taken(self) -> int:
-        """Bytes that the kernel holds until the other side has acknowledged them; 0 where it does not say."""
+        """Bytes in the kernel that the client has not acknowledged; 0 if the system cannot say."""
         if sys.platform != "linux":
             return 0
         held = array.array("i", [0])
         try:
             fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, held)
-        except (AttributeError, OSError, ValueError):  # no socket below, or a closed one
+        except (AttributeError, OSError, ValueError):  # not a socket, or a closed one
             return 0
         return held[0]
 
 
 class _Watching(asyncio.Protocol):
-    """The part of a protocol that hands it a watched transport, and ends a connection whose request does not arrive in time.
+    """Mixin for uvicorn's protocol: watches its transport, and closes connections whose request does not arrive in time.
 
-    Whoever connects is answered only when a request's head is there, so this comes before every key.
+    It applies before API keys are checked, since keys come with the request's head.
     """
 
     unread: float
@@ -107,7 +110,7 @@ class _Watching(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._watched = WatchedTransport(cast(asyncio.Transport, transport), self.unread, type(self).on_cut)
         self._loop = asyncio.get_running_loop()
-        self._begun = False  # something came of a request that is not whole
+        self._begun = False  # part of a request has arrived
         self._deadline: asyncio.TimerHandle | None = None
         super().connection_made(cast(asyncio.Transport, self._watched))
         self._set_deadline(self.head)
@@ -116,9 +119,9 @@ class _Watching(asyncio.Protocol):
         super().data_received(data)
         answered = self.cycle is None or self.cycle.response_complete
         self._begun = answered
-        if not answered:  # its body is the business of whoever reads it, or of the reply's end
+        if not answered:  # the reader of the body has its own timeout
             self._clear_deadline()
-        elif self._deadline is None:  # the next head, or the body of a request that was answered before it was read
+        elif self._deadline is None:  # wait for the next head, or for the unread body of a request that was answered
             self._set_deadline(self.head if self.cycle is None or not self.cycle.more_body else self.body)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -144,7 +147,7 @@ class _Watching(asyncio.Protocol):
 
 
 def watched_protocol(settings: Settings, on_cut: Callable[[], None]) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol over watched transports. on_cut: called on the event loop for each client that does not read."""
+    """uvicorn's HTTP protocol over watched transports. on_cut: called on the event loop for each client cut off."""
     members = {
         "unread": settings.unread_timeout,
         "head": settings.header_timeout,

@@ -39,21 +39,11 @@ def create_app(
     process. Default: the failure is logged. From then on /health reports the failure.
     """
     service = Service(settings, engine_factory, Metrics(PATHS), on_failure or _log_failure)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.start()
-        tasks = [asyncio.create_task(_follow_keys(service)), asyncio.create_task(Watchdog(service, Notifier()).run())]
-        yield
-        for task in tasks:
-            task.cancel()
-        await to_thread.run_sync(service.stop, settings.shutdown_grace)
-
     app = FastAPI(
         title="racer-csd",
         version=package_version(),
         description="OpenAI-compatible inference with speculative decoding",
-        lifespan=lifespan,
+        lifespan=_lifespan,
         redirect_slashes=False,
         openapi_url=OPENAPI_PATH,
         docs_url=None,  # app.api.pages
@@ -74,6 +64,17 @@ def create_app(
             expose_headers=("X-Request-Id", "Retry-After", "X-Should-Retry"),
         )
     return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    service.start()
+    tasks = [asyncio.create_task(_follow_keys(service)), asyncio.create_task(Watchdog(service, Notifier()).run())]
+    yield
+    for task in tasks:
+        task.cancel()
+    await to_thread.run_sync(service.stop, service.settings.shutdown_grace)
 
 
 async def _follow_keys(service: Service) -> None:

@@ -96,7 +96,7 @@ def walk_csd(
     """Walk as walk_exact, but where no child carries the target's token a child may be rescued: kept in its place (CSD, lossy).
 
     Of the children that the rule nominates and that every row read admits, the one with the highest logit in the last row is
-    kept, the first of equals. The walk goes on below it, since its KV and logits are there. read is called once per mismatch
+    kept, the first of equals. The walk continues below it, since its KV and logits are there. read is called once per mismatch
     with a nominated child. protected: ids that are neither rescued nor replaced (EOS, stop, special, banned tokens).
     table_of: the sources that `memory` counts; children of other sources are neither looked up nor learnt from. teaches:
     called where the first-ranked child is of such a source.
@@ -111,14 +111,12 @@ def walk_csd(
         if token in drafts:
             course.step(nodes[drafts.index(token)], token)
             continue
-        candidates: list[tuple[int, int]] = []
-        if drafts and not is_protected(token):
-            candidates = [
-                (child, draft)
-                for child, draft in zip(nodes, drafts, strict=True)
-                if not is_protected(draft)
-                and rule.nominates(memory if int(tree.source[child]) in table_of else None, draft, token)
-            ]
+        tables = (memory if int(tree.source[child]) in table_of else None for child in nodes)
+        candidates = [
+            (child, draft)
+            for child, draft, table in zip(nodes, drafts, tables, strict=True)
+            if not is_protected(token) and not is_protected(draft) and rule.nominates(table, draft, token)
+        ]
         if candidates:
             course.rescue(candidates, read(node, [draft for _, draft in candidates]), rule)
         if course.node == node:
@@ -127,7 +125,7 @@ def walk_csd(
 
 
 class _Course:
-    """Where a walk stands and what it has emitted so far."""
+    """The current node of a walk and what it has emitted so far."""
 
     __slots__ = ("ended", "node", "nominated", "path", "refused", "rescued", "sources", "tokens", "tree")
 

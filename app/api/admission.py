@@ -1,4 +1,4 @@
-"""Who may come in now: a place in the engine's queue, and one of those that an API key has. Decided before any work is done."""
+"""Admission control: places in the engine's queue and per API key, checked before any work is done."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MAX_SCORES = 4_000_000  # log-probabilities of echoed tokens in all replies toge
 
 
 class Admission:
-    """Counts what is held and what is on its way into the queue. On the event loop, but for `Lease.queued`, `score`."""
+    """Counts places held, and those reserved in the queue. Event loop only, except for `Lease.queued` and `Lease.score`."""
 
     def __init__(self, per_key: int | None, on_key_busy: Callable[[], None]) -> None:
-        """per_key: generations that one tenant may have at a time; None: as many as it likes."""
+        """per_key: concurrent generations per tenant; None: no limit."""
         self.per_key = per_key
         self.on_key_busy = on_key_busy
         self._held: Counter[str] = Counter()
@@ -32,9 +32,9 @@ class Admission:
         return self._held[tenant]
 
     def enter(self, tenant: str, status: EngineStatus | None) -> Lease:
-        """One place for a request whose body is not read yet. Raises ApiError 429.
+        """One place of the tenant's for a request whose body is not read yet. Raises ApiError 429.
 
-        Nothing of the queue is kept for it: a client that sends its body slowly would hold the place. status: of a ready
+        It reserves no place in the queue, since a client that sends its body slowly would block it. status: of a ready
         engine, or None.
         """
         if status is not None and status.free_places <= self._arriving:
@@ -53,7 +53,7 @@ class Lease:
         self._over = False
 
     def hold(self, count: int, status: EngineStatus | None) -> None:
-        """Have `count` of the key's places in all. Raises ApiError 429 with nothing changed."""
+        """Change the number of the key's places held to `count`. Raises ApiError 429 with nothing changed."""
         admission = self._admission
         more = count - self._held
         if admission.per_key is not None and admission.held(self._tenant) + more > admission.per_key:
@@ -63,7 +63,7 @@ class Lease:
         self._held = count
 
     def reserve(self, count: int, status: EngineStatus) -> None:
-        """Keep `count` places in the queue until `queued`, and hold as many of the key's. Raises ApiError 429."""
+        """Reserve `count` places in the queue until `queued`, and hold `count` of the key's. Raises ApiError 429."""
         admission = self._admission
         if status.free_places - admission._arriving < count:
             raise queue_full(status.retry_after)
@@ -72,17 +72,18 @@ class Lease:
         self._arriving = count
 
     def queued(self) -> None:
-        """The engine is about to queue them, or nobody needs the places any more. Idempotent, from any thread.
+        """End the reservation in the queue. Idempotent, from any thread.
 
-        Before, not after: counted twice for a moment they would turn somebody away for whom there is room.
+        Called just before the engine queues the generations: after it they would count twice for a moment, and another
+        request could be refused although there is a free place.
         """
         self._admission.arrive(-self._arriving)
         self._arriving = 0
 
     def score(self, count: int, status: EngineStatus) -> None:
-        """Have room for so many log-probabilities of echoed tokens until the reply is over. Once, from any thread.
+        """Count log-probabilities of echoed tokens until the reply is over. Call once, from any thread.
 
-        Raises ApiError 429 where other replies hold too many.
+        Raises ApiError 429 if other replies hold too many.
         """
         admission = self._admission
         with admission._lock:
@@ -102,7 +103,7 @@ class Lease:
         held = self._admission._held
         held[self._tenant] -= self._held
         if not held[self._tenant]:
-            del held[self._tenant]  # keys come and go: the table holds those that are busy
+            del held[self._tenant]  # the table must not grow with every key ever used
         self._held = 0
 
 

@@ -1,4 +1,4 @@
-"""Bearer keys: who may ask, and which tenant a request belongs to."""
+"""API keys: which requests are allowed, and which tenant they belong to."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OPEN_PATHS: dict[OpenRoute, tuple[str, ...]] = {
     "page": ("/",),
 }
 
-# The files of a page are open where it is.
+# A page's files need no key where the page itself needs none.
 OPEN_PREFIXES = {"/web/": "/", "/docs/": "/docs"}
 
 
 def is_open(path: str, paths: frozenset[str]) -> bool:
-    """Whether a path is answered without a key, where `paths` are."""
+    """Whether a path needs no key: one of `paths`, or a file of a page among them."""
     return path in paths or any(path.startswith(prefix) and page in paths for prefix, page in OPEN_PREFIXES.items())
 
 
@@ -35,10 +35,10 @@ def open_paths(routes: Iterable[OpenRoute]) -> frozenset[str]:
 
 
 class KeyRing:
-    """The keys of one server; without any, everybody may ask. Used on the event loop, but for `refresh`."""
+    """The keys of one server; without any, every request is allowed. Event loop only, except for `refresh`."""
 
     def __init__(self, keys: Sequence[str], file: Path | None = None) -> None:
-        """file: one with more keys, see read_key_file. Raises OSError and ValueError where it cannot be used."""
+        """file: more keys, see read_key_file. Raises OSError and ValueError if it cannot be used."""
         self._given = tuple(map(_digest, map(str.encode, keys)))
         self._file = file
         self._stamp: tuple[int, int, int] | None = None
@@ -49,7 +49,7 @@ class KeyRing:
 
     @property
     def open(self) -> bool:
-        """Whether everybody may ask."""
+        """Whether no key is needed."""
         return not self._digests
 
     def tenant(self, authorization: bytes | None) -> str | None:
@@ -58,14 +58,14 @@ class KeyRing:
             return ""
         scheme, _, given = (authorization or b"").partition(b" ")
         digest = _digest(given.strip())
-        # digests of one length, and every one compared: the time taken tells nothing about which key came close
+        # compare all digests, each in constant time: the duration reveals nothing about the keys
         matches = [hmac.compare_digest(digest, key) for key in self._digests]
         if scheme.lower() != b"bearer" or not any(matches):
             return None
         return digest.hex()[:16]
 
     def refresh(self) -> None:
-        """Read the file again if it changed; blocks. A file that is gone, empty or unreadable leaves the keys as they are."""
+        """Read the file again if it changed; blocks. If the file is missing, empty or unreadable, the keys stay."""
         if self._file is None:
             return
         try:
@@ -75,12 +75,12 @@ class KeyRing:
             self._trouble = ""
         except (OSError, ValueError) as error:
             trouble = error.strerror if isinstance(error, OSError) else str(error)
-            if trouble != self._trouble:  # once for each trouble, not every time
+            if trouble != self._trouble:  # log each problem once
                 logger.error("the API keys stay as they are: %s: %s", self._file, trouble)
             self._trouble = trouble or ""
 
     def _read(self, file: Path) -> None:
-        stamp = _stamp(file)  # before the keys: a change in between is seen the next time
+        stamp = _stamp(file)  # taken before reading: a later change is noticed at the next check
         keys = read_key_file(file)
         self._digests = (*self._given, *map(_digest, map(str.encode, keys)))
         self._stamp = stamp

@@ -1,4 +1,4 @@
-"""Work that is cancelled when its client disconnects, which the server tells only those who listen for it."""
+"""Cancels work when its client disconnects. ASGI servers report that only to an app that awaits `receive`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 async def run_until_gone(receive: Receive, work: Coroutine[Any, Any, Result], on_end: Callable[[], None]) -> Result | None:
     """The result of work, or None when the client left first. on_end is called as soon as either happens.
 
-    The request's body must have been read. A client that breaks off while something is sent has left too.
+    The request's body must have been read. A connection that breaks while sending counts as a disconnect.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(receive))

@@ -20,7 +20,7 @@ RETRY_AFTER = 5  # seconds, while loading or draining
 
 
 class ApiError(Exception):
-    """A reply that is not an answer. message must not hold the user's text; param is a dotted path into the request."""
+    """An error reply. message must not hold the user's text; param is a dotted path into the request."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ def as_api_error(error: BaseException) -> ApiError:
             return bad_value(str(error), error.param)
         case ChatTemplateError():
             return bad_value(str(error), error.param, "chat_template_error")
-        case GrammarError():  # an answer was begun and cannot go on
+        case GrammarError():  # raised while an answer was generated
             return bad_value(str(error), error.param, "invalid_schema")
         case QueueFull():
             return queue_full(error.retry_after, str(error))
@@ -116,7 +116,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Every exception a route raises leaves as an error object. Unforeseen ones are the middleware's business."""
+    """Every exception a route raises leaves as an error object. The gate answers unexpected ones."""
 
     async def handle(request: Request, error: Exception) -> Response:
         return as_api_error(error).response()
@@ -136,5 +136,5 @@ def _routing_error(error: HTTPException) -> ApiError:
     kind = "server_error" if error.status_code >= 500 else "invalid_request_error"
     headers = dict(error.headers or {})
     if "GET" in headers.get("Allow", ""):
-        headers["Allow"] += ", HEAD"  # which the gate answers for every GET route
+        headers["Allow"] += ", HEAD"  # the gate answers it on every GET route
     return ApiError(error.status_code, message, kind=kind, code=code, headers=headers)

@@ -19,7 +19,7 @@ from app.api.json_text import dump, dump_large
 from app.api.preparation import Prepared, chat_requests, completion_requests
 from app.api.replies import CHAT, COMPLETION, LARGE, Reply, ReplyKind, size_of
 from app.api.schemas import ChatBody, CompletionBody, GenerationBody
-from app.api.service import service_of
+from app.api.service import Service, service_of
 from app.api.streaming import EventStream, OnThread, frames
 from app.api.text_work import SHORT, LaneName
 from app.api.token_details import DetailOptions
@@ -29,7 +29,7 @@ from app.engine.interface import EngineInterface
 from app.settings import Settings
 
 router = APIRouter()
-BYTES_PER_ENTRY = 32  # of a reply, about
+BYTES_PER_ENTRY = 32  # approximate size in a reply
 Body = TypeVar("Body", bound=GenerationBody)
 Result = TypeVar("Result")
 Prepare = Callable[[Body, EngineInterface, str, str | None], Prepared]
@@ -46,7 +46,7 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def _generate(request: Request, model: type[Body], prepare: Prepare[Body], kind: ReplyKind) -> Response:
-    """Whatever can be refused is refused here, before the first byte, streamed or not."""
+    """Answer a request. Refusals happen here, before the first byte of the reply, streamed or not."""
     service = service_of(request)
     engine = service.ready_engine()
     limits = service.limits(engine)
@@ -56,10 +56,10 @@ async def _generate(request: Request, model: type[Body], prepare: Prepare[Body],
     places = _places(body, service.settings)
     name = _name_request(request, kind.prefix)
     conversation = _conversation(body, request, places)
-    most_bytes = service.settings.unread_bytes if body.stream else None  # a reply in one piece is always taken at once
+    most_bytes = service.settings.unread_bytes if body.stream else None  # events of a reply in one piece are read at once
     generations = Generations(service.metrics, service.settings.request_timeout, most_bytes)
     service.opened(generations)
-    lease: Lease = request.state.lease  # the gate releases it, whatever becomes of this request
+    lease: Lease = request.state.lease  # released by the gate
     lease.reserve(places, engine.status())
 
     def submit() -> Prepared:
@@ -79,7 +79,14 @@ async def _generate(request: Request, model: type[Body], prepare: Prepare[Body],
     prepared = await _submitted(request, body, submit, lease, generations)
     if prepared is None:
         return Response(status_code=CLIENT_LEFT)
-    reply = Reply(
+    reply = _reply(service, engine, body, prepared, kind, name)
+    return await _answer(request, body, reply, generations)
+
+
+def _reply(
+    service: Service, engine: EngineInterface, body: GenerationBody, prepared: Prepared, kind: ReplyKind, name: str
+) -> Reply:
+    return Reply(
         kind,
         name,
         engine.info.name,
@@ -91,7 +98,6 @@ async def _generate(request: Request, model: type[Body], prepare: Prepare[Body],
         warnings=prepared.warnings,
         dropped=prepared.dropped,
     )
-    return await _answer(request, body, reply, generations)
 
 
 async def _submitted(

@@ -1,4 +1,4 @@
-"""The generations of one HTTP request: their events come on the worker thread and are awaited on the event loop."""
+"""The generations of one HTTP request: events come from the worker thread and are awaited on the event loop."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from app.engine.interface import EngineInterface, GenerationHandle
 from app.engine.request import GenerationRequest
 from app.metrics import Metrics
 
-# Bytes of memory, about
+# Approximate bytes of memory
 EVENT, CHARACTER, TOKEN, SCORE, ALTERNATIVE, NODE = 400, 2, 48, 96, 150, 100
 
 
 class Generations:
-    """All or none: when one cannot be queued, or fails, or the client leaves or does not read, all are cancelled."""
+    """All are cancelled when one cannot be queued or fails, or when the client leaves or stops reading."""
 
     def __init__(self, metrics: Metrics, timeout: float | None = None, most_bytes: int | None = None) -> None:
-        """Make it on the event loop that will await the events.
+        """Call on the event loop that will await the events.
 
-        timeout: seconds from now until the request fails. most_bytes: of events that wait behind the next one; beyond, all
-        of them are dropped and the request fails.
+        timeout: seconds from now until the request fails. most_bytes: limit of waiting events, not counting
+        the next one; above it they are dropped and the request fails.
         """
         self._metrics = metrics
         self._most_bytes = most_bytes
@@ -35,12 +35,12 @@ class Generations:
         self._deadline = None if timeout is None else self._loop.time() + timeout
         self._events: deque[tuple[int, Event, int]] = deque()  # index of the generation, event, bytes
         self._bytes = 0
-        self._over = False  # nothing is taken in any more
+        self._over = False  # later events are ignored
         self._arrived = asyncio.Event()
         self._handles: list[GenerationHandle] = []
         self._cancelled = False
         self._lock = threading.Lock()
-        self.open = 0  # generations whose last event was not awaited yet
+        self.open = 0  # generations whose last event has not been returned yet
 
     def submit(self, engine: EngineInterface, requests: Sequence[GenerationRequest]) -> None:
         """Queue all, from any thread. Raises what the engine raises, with nothing left in its queue."""
@@ -59,7 +59,7 @@ class Generations:
             raise
 
     def cancel(self) -> None:
-        """Drop what still runs; idempotent, from any thread."""
+        """Cancel all that still run. Idempotent, from any thread."""
         with self._lock:
             self._cancelled = True
             handles = list(self._handles)
@@ -67,7 +67,7 @@ class Generations:
             handle.cancel()
 
     def fail(self, error: Exception) -> None:
-        """End the request with this error, after the events that wait; from any thread."""
+        """End the request with this error once the waiting events are read. From any thread."""
         self.cancel()
         self._deliver(0, Failed(error))
 
@@ -116,7 +116,7 @@ class Generations:
         size = EVENT if echoes else _bytes_of(event)  # scores of prompts are bounded by admission
         try:
             self._loop.call_soon_threadsafe(self._take_in, index, event, size)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed
             self.cancel()
 
     def _take_in(self, index: int, event: Event, size: int) -> None:
@@ -136,7 +136,7 @@ class Generations:
 
 
 def _bytes_of(event: Event) -> int:
-    """Memory that an event takes while it waits, about."""
+    """Approximate memory of a waiting event."""
     if isinstance(event, Failed):
         return EVENT
     size = EVENT + CHARACTER * len(event.text)

@@ -1,4 +1,4 @@
-"""The names a server without keys answers to: what a web page makes a browser send must not reach it."""
+"""Host and Origin checks of a server without keys: web pages must not reach it through a user's browser."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
 
 
 class Hosts:
-    """Whose requests are answered where no key is asked for.
+    """Which requests are answered without a key.
 
-    A page of another site can have its browser ask a server on the user's machine: by its address, or by a name of its own that
-    is made to point there. The first names the page in Origin, the second the page's own name in Host. An address in Host is no
-    name that could be made to point anywhere.
+    A page of another site can make the browser send requests to a server on the user's machine. It either uses the server's
+    address (then Origin names the page) or points its own domain at that address, known as DNS rebinding (then Host names the
+    page's domain). An IP address in Host is allowed: it cannot be rebound.
     """
 
     def __init__(self, allowed: Collection[str], bound: str, origins: Collection[str] = ()) -> None:
-        """allowed: names beside those of loopback, or *. bound: the address listened on. origins: whose pages may ask, or *."""
+        """allowed: host names besides loopback, or *. bound: the address listened on. origins: allowed origins, or *."""
         self._allowed = frozenset(allowed)
         self._origins = frozenset(origins)
         self._checked = "*" not in allowed and (bool(allowed) or is_loopback(bound))
@@ -59,7 +59,7 @@ class Hosts:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host's name or address means this machine, whoever resolves it."""
+    """Whether a host name or address always means this machine, whatever DNS says."""
     address = _address(name.strip("[]"))
     if address is None:
         return name == "localhost" or name.endswith(".localhost")

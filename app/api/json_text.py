@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-SLICE = 256  # entries of a list that are written in one call into C, which holds up every other thread
+SLICE = 256  # entries of a list that are written in one call into C, during which no other thread runs
 DEPTH = 4  # of the lists of tokens in a reply: choices, choice, logprobs, content
-# Line separators to some readers of event streams, plain characters to JSON: written as escapes they are safe for both.
+# JSON allows them as they are, but some readers of event streams take them for line breaks.
 LINE_BREAKS = {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def dump(body: dict[str, Any]) -> bytes:
-    """JSON on one line, whatever the reader takes for a line."""
+    """JSON on one line, by any reader's definition of a line break."""
     return _text(body).encode()
 
 
 def dump_large(body: dict[str, Any]) -> bytes:
-    """The same in many short steps, for a thread that must not hold up the others."""
+    """The same bytes, written in many short steps, so that other threads can run in between."""
     return b"".join(part.encode() for part in _parts(body, 0))
 
 

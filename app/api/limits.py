@@ -1,4 +1,4 @@
-"""How much a request may hold: sizes are judged before anything in it is looked at, so that a refusal costs next to nothing."""
+"""Size limits of requests, checked before the content is processed, so that a refusal is cheap."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MAX_MESSAGES = 4096
 MAX_ITEMS = 100_000  # strings, lists and objects of one body
 MAX_ECHOED_SCORES = 1_000_000  # log-probabilities of echoed tokens in one reply: some 100 bytes of memory each
 MAX_ECHOED_CHARS = 16_000_000
-CHARS_PER_TOKEN = 32  # text is about 4; far above it only blanks and repetitions are
-# Possessive, and a string without an end counts too: whatever was matched is never looked at again.
+CHARS_PER_TOKEN = 32  # ordinary text has about 4; only blanks and repetitions have far more
+# Possessive, and matches unterminated strings too: no character is scanned twice.
 _ITEM = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one generation. context: tokens of prompt and answer together."""
+    """Limits of one generation. context: tokens of prompt and answer together."""
 
     context: int
     prompt_tokens: int
@@ -39,22 +39,22 @@ class Limits:
         return cls(info.max_context, tokens, chars, settings.max_output_tokens)
 
     def check_budget(self, budget: int | None, param: str) -> None:
-        """Raises ApiError 400 for a client that asks for a longer answer than this server gives."""
+        """Raises ApiError 400 if the requested answer is longer than this server allows."""
         if budget is not None and self.output_tokens is not None and budget > self.output_tokens:
             raise bad_value(f"`{param}` may be at most {self.output_tokens} on this server.", param)
 
     def fit(self, request: GenerationRequest, param: str) -> GenerationRequest:
-        """The request with its answer bounded where the client named no bound.
+        """The request, with max_tokens set where the client gave none or too many.
 
-        Raises ApiError 400 for too long a prompt, and for an answer that must be longer than it may be.
+        Raises ApiError 400 for too long a prompt, and for a `min_tokens` above the limit.
         """
         prompt, wanted = len(request.prompt_ids), request.stopping.max_tokens
-        if prompt > self.prompt_tokens and prompt < self.context:  # beyond the context the engine has its own words
+        if prompt > self.prompt_tokens and prompt < self.context:  # from the context length on, the engine refuses it
             raise _too_long(f"{prompt} tokens", f"{self.prompt_tokens} tokens", param)
         if prompt >= self.context:
             return request
-        room = self.context - prompt if wanted is None else wanted
-        bounded = room if self.output_tokens is None else min(room, self.output_tokens)
+        most = self.context - prompt if wanted is None else wanted
+        bounded = most if self.output_tokens is None else min(most, self.output_tokens)
         if request.stopping.min_tokens > bounded:
             message = (
                 f"`min_tokens` may be at most {bounded} here, the most tokens of this answer: lower it or set `max_tokens`."
@@ -66,7 +66,7 @@ class Limits:
 
 
 def check_items(raw: bytes) -> None:
-    """Raises ApiError 400 for JSON of so many parts that reading it, one call into C, would hold up all other requests."""
+    """Raises ApiError 400 for JSON with too many items: parsing is one call into C, during which no other request runs."""
     if raw.count(b'"') // 2 + raw.count(b"[") + raw.count(b"{") <= MAX_ITEMS:
         return
     items = _ITEM.finditer(raw)  # brackets in strings are text
@@ -75,14 +75,14 @@ def check_items(raw: bytes) -> None:
 
 
 def check_messages(data: Mapping[str, Any]) -> None:
-    """Raises ApiError 400 for too many messages. The fields of an object are counted by RequestModel, at every level."""
+    """Raises ApiError 400 for too many messages. RequestModel limits the fields of objects, at every level."""
     messages = data.get("messages")
     if isinstance(messages, list) and len(messages) > MAX_MESSAGES:
         raise bad_value(f"`messages` may hold at most {MAX_MESSAGES} messages.", "messages")
 
 
 def check_echo(scores: int, characters: int) -> None:
-    """Raises ApiError 400 for more than a reply gives back of its prompts."""
+    """Raises ApiError 400 for `echo` of more than one reply may hold."""
     if scores > MAX_ECHOED_SCORES:
         message = f"`echo` with `logprobs` gives back at most {MAX_ECHOED_SCORES} log-probabilities of prompts, here {scores}"
         raise bad_value(f"{message}: lower `logprobs` or `n`, or send fewer prompts.", "echo")
@@ -92,7 +92,7 @@ def check_echo(scores: int, characters: int) -> None:
 
 
 def check_prompt(data: Mapping[str, Any], limits: Limits) -> None:
-    """Raises ContextLengthExceeded for more ids than any answer leaves room, ApiError 400 for more text than is tokenised."""
+    """Raises ContextLengthExceeded for ids that fill the context, ApiError 400 for text that is too long to tokenise."""
     messages, prompt = data.get("messages"), data.get("prompt")
     if isinstance(messages, list):
         characters = sum(_length(message.get("content")) for message in messages if isinstance(message, dict))

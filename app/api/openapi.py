@@ -1,4 +1,4 @@
-"""The OpenAPI description. Bodies are read by our own reader, so their schemas are added here."""
+"""The OpenAPI description. FastAPI does not read the bodies (app.api.body does), so their schemas are added here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ERROR = {
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Made once, then kept by the app."""
+    """Built once, then cached on the app."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         models = [(model, "validation") for model in BODIES.values()]

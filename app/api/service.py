@@ -42,7 +42,7 @@ class Service:
         metrics: Metrics,
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """on_failure: gets what the factory raises, or later EngineFailed, on another thread than the event loop's."""
+        """on_failure: gets what the factory raises, or later EngineFailed, not on the event loop's thread."""
         self.settings = settings
         self.metrics = metrics
         self.keys = KeyRing(settings.keys, settings.api_keys_file)
@@ -53,7 +53,7 @@ class Service:
         self.admin_keys = None if admin is None else KeyRing([admin.get_secret_value()])
         self.created = int(time.time())
         self.text = TextWork(settings.text_queue_bytes, metrics.text_refused)
-        self.failure: Exception | None = None  # why the engine never came, or is given up
+        self.failure: Exception | None = None  # why loading failed, or the engine was given up
         self._factory = engine_factory
         self._on_failure = on_failure
         self._engine: EngineInterface | None = None
@@ -65,7 +65,7 @@ class Service:
         metrics.watch(self.status)
         metrics.watch_text(self.text.status)
 
-    # -- life ------------------------------------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to load; returns at once."""
@@ -77,7 +77,7 @@ class Service:
 
     @property
     def native_code_running(self) -> bool:
-        """Whether a thread of this engine may be inside the model, still or again."""
+        """Whether a thread of this engine may be inside the model."""
         status = self.status()
         return self.loading or (status is not None and status.alive)
 
@@ -95,7 +95,7 @@ class Service:
             engine, self._closing = (None, True) if self._closing else (self._engine, True)
         if engine is None:
             return
-        # not by the engine: it may be in a long step, and whoever started this process may not wait for that
+        # a timer, not the engine: a long step could outlast the time that a supervisor gives this process
         end = threading.Timer(grace, self._end_replies)
         end.daemon = True
         end.start()
@@ -104,7 +104,7 @@ class Service:
         self._end_replies()
 
     def opened(self, generations: Generations) -> None:
-        """They end with an error once the time to drain is over."""
+        """Register a reply's generations: they fail once the time to drain is over."""
         with self._lock:
             self._generations.add(generations)
             over = self._over
@@ -112,7 +112,7 @@ class Service:
             generations.fail(self._end_error)
 
     def cut_off(self) -> None:
-        """A connection was, because its client took nothing of what waited for it."""
+        """Record that a connection was aborted because its client stopped reading."""
         logger.info("a client took nothing for %g seconds and was cut off", self.settings.unread_timeout)
         self.metrics.unread_reply("time")
 
@@ -143,7 +143,7 @@ class Service:
             engine.close()
 
     def give_up_if_failed(self) -> None:
-        """Give the engine up if its worker is dead, or has been stuck for twice as long as turns /health red."""
+        """Give the engine up if its worker is dead, or stuck for twice the time after which /health reports it."""
         status = self.status()
         if status is None or self._stopping or self.failure is not None:
             return
@@ -187,7 +187,7 @@ class Service:
         return self._engine
 
     def admit(self, tenant: str) -> Lease:
-        """A place for a request that wants to generate. Raises ApiError 429; an engine that is not ready says so by itself."""
+        """A place for a request that will generate. Raises ApiError 429; `ready_engine` checks that the engine is ready."""
         status = self.status() if self.state == "ready" else None
         return self.admission.enter(tenant, status)
 
@@ -195,14 +195,14 @@ class Service:
         return Limits.of(self.settings, engine.info)
 
     def check_model(self, name: str | None) -> None:
-        """Raises 404 unless a request means the served model."""
+        """Raises ApiError 404 for a name other than the served model's."""
         served = self._engine.info.name if self._engine is not None else self.settings.served_name
         if name is not None and name != served:
             raise model_not_found(served)
 
     @property
     def fingerprint(self) -> str:
-        """What the answers depend on besides the request, as OpenAI's system_fingerprint."""
+        """OpenAI's system_fingerprint: a hash of all that answers depend on besides the request."""
         info = self.info
         facts = (info.name, info.architecture, info.dtype, info.device, info.parameters) if info is not None else ()
         return "fp_" + hashlib.sha256(repr((package_version(), *facts)).encode()).hexdigest()[:12]

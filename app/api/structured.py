@@ -1,4 +1,4 @@
-"""Structured output and tools, as clients ask for them: response_format, tools, tool_choice."""
+"""Request fields for structured output and tools: response_format, tools, tool_choice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Name = Annotated[
 
 
 class JsonSchemaFormat(RequestModel):
-    """A schema that the answer must match. It is kept to whether `strict` is set or not."""
+    """A schema that the answer must match. It is enforced whether `strict` is set or not."""
 
     name: Name
     description: str | None = None
@@ -124,7 +124,7 @@ ToolChoice = Annotated[
 
 
 class ToolsBody(RequestModel):
-    """What every body with tools shares."""
+    """The fields of every body with tools."""
 
     tools: Annotated[list[ToolDefinition], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(
         [], description="Functions that the model may call"
@@ -145,5 +145,5 @@ class ToolsBody(RequestModel):
 
     @property
     def offered_tools(self) -> list[ToolDefinition]:
-        """The tools that the model is told of."""
+        """The tools shown to the model."""
         return [] if self.tool_choice == "none" else self.tools

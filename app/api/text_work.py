@@ -1,4 +1,4 @@
-"""Work on texts, away from the event loop: lanes with threads of their own, so that long work does not hold up short work."""
+"""Work on texts off the event loop: separate lanes of threads, so that long work does not delay short work."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Result = TypeVar("Result")
 LaneName = Literal["short", "generate", "convert", "reply"]
 THREADS: dict[LaneName, int] = {"short": 2, "generate": 1, "convert": 1, "reply": 1}
 SHORT = 16 * 1024  # bytes of a body
-LEAST = 4 * 1024  # bytes that a job counts at least
+LEAST = 4 * 1024  # bytes: a smaller job counts as this many
 MAX_RETRY_AFTER = 60
-PACE = 0.1  # weight of the latest job in the time that a byte takes
+PACE = 0.1  # weight of the latest job in the moving average of seconds per byte
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class _Lane:
         self._count(job, 1)
 
     def drop(self, job: _Job) -> None:
-        """A job whose client left; nothing happens if it had its turn."""
+        """Remove a job whose client left; does nothing once the job has started."""
         for queue in self._queues:
             if job in queue.get(job.tenant, ()):
                 queue[job.tenant].remove(job)
@@ -65,7 +65,7 @@ class _Lane:
                 self._count(job, -1)
 
     def free(self) -> None:
-        """A thread is free: the next job has it."""
+        """Give a thread that became free to the next job."""
         for queue in self._queues:
             while queue:
                 tenant, jobs = queue.popitem(last=False)
@@ -116,9 +116,8 @@ class TextWork:
     ) -> Result:
         """What work returns or raises, from a thread.
 
-        size: bytes of the body, about what the work takes. admitted: the request has waited here before, or has a place in the
-        engine's queue; others get ApiError 429 where too much waits. Work that has begun goes on when its client leaves: its
-        thread is taken until it ends.
+        size: bytes of the body, a measure of the work. admitted: the request has waited here before, or has a place in the
+        engine's queue; others get ApiError 429 if too much waits. Work that has begun is not stopped when its client leaves.
         """
         lane, size = self._lanes[name], max(size, LEAST)
         if lane.running < lane.threads:
@@ -151,10 +150,10 @@ class TextWork:
     def _over(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # of a client that left nobody else asks
+            task.exception()  # mark it as retrieved: if the client left, no one awaits this task
 
     def _check(self, lane: _Lane, tenant: str, size: int) -> None:
-        """Raises ApiError 429. One may always wait, whatever its size."""
+        """Raises ApiError 429 above the lane's limit or the tenant's share of it. An only job may be of any size."""
         held, share = lane.held[tenant], self._most_bytes // 2 if tenant else self._most_bytes
         full = lane.bytes > 0 and lane.bytes + size > self._most_bytes
         if not full and (held == 0 or held + size <= share):

@@ -1,4 +1,4 @@
-"""pydantic's findings as one error that names the field and never repeats what the user sent."""
+"""Validation errors of pydantic as one API error that names the field and never repeats the user's input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from app.api.errors import ApiError, bad_value
 
 Model = TypeVar("Model", bound=BaseModel)
-REFUSED = "refused"  # error type of our own validators: their text is shown as it stands
+REFUSED = "refused"  # error type of our own validators: their text is shown unchanged
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 _TEXTS = {
