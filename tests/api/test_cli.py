@@ -185,6 +185,7 @@ def test_threads_spin_briefly_unless_told_otherwise(
     assert environment.get("GOMP_SPINCOUNT") == expected
 
 
+@pytest.mark.slow
 def test_the_command_does_not_load_torch_by_itself() -> None:
     """What it sets for OpenMP would come too late."""
     command = [sys.executable, "-c", "import sys, app.commands.main; print('torch' in sys.modules)"]

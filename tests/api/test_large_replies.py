@@ -25,6 +25,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text("ab", max_size=3), VALUES, max_size=5))
 def test_short_steps_write_the_same(body: dict[str, Any]) -> None:
     assert dump_large(body) == dump(body)

@@ -221,6 +221,7 @@ def url_of(process: subprocess.Popen[str]) -> str:
     return read_until(process, "serving synthetic at http://127.0.0.1:").split(" at ")[1].split(": device")[0]
 
 
+@pytest.mark.slow
 def test_a_failed_load_ends_the_process_with_one_line() -> None:
     process = start("fail")
     _, errors = process.communicate(timeout=60.0)
@@ -229,6 +230,7 @@ def test_a_failed_load_ends_the_process_with_one_line() -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_ends_the_process_with_one_line() -> None:
     process = start("die")
     check_error(httpx.post(url_of(process) + CHAT, json={"messages": HELLO}, timeout=60.0), 503, code="failed")
@@ -237,6 +239,7 @@ def test_an_engine_that_dies_ends_the_process_with_one_line() -> None:
     assert errors.splitlines()[-1] == "racer-csd: error: The engine has failed; the server's log says why."
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_process_cleanly() -> None:
     process = start()
     url = url_of(process)
@@ -251,6 +254,7 @@ def test_sigterm_ends_the_process_cleanly() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_process_that_still_loads_at_once(sent: signal.Signals, code: int) -> None:
     process = start("hang")
@@ -261,6 +265,7 @@ def test_a_signal_ends_a_process_that_still_loads_at_once(sent: signal.Signals, 
     assert errors.splitlines()[-1] == "stopped while synthetic was being loaded"
 
 
+@pytest.mark.slow
 def test_while_work_runs_on_a_load_balancer_sees_the_end_come() -> None:
     process = start("manual")
     url = url_of(process)
@@ -275,6 +280,7 @@ def test_while_work_runs_on_a_load_balancer_sees_the_end_come() -> None:
     assert process.returncode == 0, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("second", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 1)])
 def test_a_second_signal_ends_at_once(second: signal.Signals, code: int) -> None:
     process = start("manual")

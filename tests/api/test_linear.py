@@ -91,6 +91,7 @@ def test_tool_calls(text: str, by_character: bool) -> None:
     assert seconds(read) < SECONDS * len(text)
 
 
+@pytest.mark.slow
 @FEWER
 @given(texts(["a", "b", "aa", "ab"]), st.lists(st.text("ab", min_size=500, max_size=1024), min_size=1, max_size=2))
 @example("a" * SIZE, ["a" * 1023 + "b"])
@@ -133,6 +134,7 @@ def test_any_of_finds_the_longest_name(names: set[str], text: str) -> None:
     assert re.findall(any_of(names), text) == re.findall(plain, text)
 
 
+@pytest.mark.slow
 @FEWER
 @given(texts(["<think>", "</think>", "<", " ", "\n", "a"]), st.booleans())
 @example("<think>" + " " * SIZE, True)

@@ -8,6 +8,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from app.main import create_app
 from tests.api.support import new_settings, serving
 from tests.structured import json_engine
@@ -16,6 +18,7 @@ from tests.waiting import wait_until
 PAGE = Path(__file__).parents[2] / "docs" / "structured.md"
 
 
+@pytest.mark.slow
 def test_the_examples() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     printed = []

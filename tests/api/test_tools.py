@@ -147,6 +147,7 @@ def test_tokenize_counts_what_a_chat_reads(json_client: TestClient, choice: Any)
     assert (counted == bare) == (choice == "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "move"}}])
 def test_calls_that_must_be_made(json_client: TestClient, choice: Any) -> None:
     tools = [tool("move", POINT), tool("stop")]
@@ -235,6 +236,7 @@ def _same(engine: Engine) -> Engine:
     return engine
 
 
+@pytest.mark.slow
 def test_templates_that_cannot() -> None:
     for template, words in ((TEMPLATE.replace("tools", "x"), "render tools"), (TEMPLATE + "{# <function= #}", "format")):
         with json_engine(template=template) as engine, client_of(partial(_same, engine)) as client:

@@ -122,6 +122,7 @@ def test_the_older_leaves_among_equals():
     assert [draft for draft, _, _ in memory.entries()] == [0, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 30), st.integers(31, 60)), max_size=200))
 def test_the_bound_always_holds_and_is_deterministic(bound, records):
     first, second = CorrectionMemory(bound), CorrectionMemory(bound)
@@ -162,6 +163,7 @@ def test_replace_counts_pending_and_in_flight_once():
     assert (memory.count(1, 2), memory.count(7, 8)) == (15, 3)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_two_replicas_and_a_failing_store_lose_and_double_nothing(data):
     stored: Counter[tuple[int, int]] = Counter()

@@ -59,6 +59,7 @@ def test_only_rescued_tokens_differ_from_the_targets_choice_on_the_emitted_text(
         assert differing > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["draft_model", "hybrid", "racer"])
 @pytest.mark.parametrize(
     ("sampling", "limits"),
@@ -230,6 +231,7 @@ def test_rescuing_sessions_draft_from_the_prior_rows_too_and_learn_apart():
         assert rescuing.prior_probs is exact.prior_probs and rescuing.acceptance is not exact.acceptance
 
 
+@pytest.mark.slow
 def test_the_table_of_a_draft_model_learns_from_that_model_alone():
     with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:
         assert engine.corrections is not None
@@ -284,6 +286,7 @@ def test_what_a_request_forces_makes_no_pair_rescuable_for_others():
     assert list(victim.token_ids) == choices(victim.token_ids)
 
 
+@pytest.mark.slow
 def test_of_sampled_answers_only_divergences_between_what_both_models_find_likeliest_are_learnt():
     likeliest: set[tuple[int, int]] = set()
     with tiny_engine(eos=frozenset(), draft=loaded(seed=1), csd=ALLOWED, cost_curve=FLAT, draft_curve=CHEAP) as engine:

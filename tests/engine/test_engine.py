@@ -97,6 +97,7 @@ def test_each_token_declared_eos_ends_the_answer_there(engine: Engine):
         assert (by_id.finished.reason, by_id.finished.stop_reason) == ("stop", token)
 
 
+@pytest.mark.slow
 def test_stop_strings_cut_at_the_earliest_completion_in_every_mode(engine: Engine):
     ids = tuple(engine.codec.encode(PROMPTS[1]))
     plain = engine.generate(ids, stopping=StopParams(max_tokens=60), speculation=PLAIN)
@@ -175,6 +176,7 @@ def test_seeds_repeat_and_unseeded_answers_differ(engine: Engine):
 PAPER = SpeculationParams(policy="paper")
 
 
+@pytest.mark.slow
 def test_state_of_one_request_does_not_reach_the_next_without_warm_start():
     stopping = StopParams(max_tokens=30)
     with tiny_engine(eos=frozenset(), warm_start=False) as engine:

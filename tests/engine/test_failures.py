@@ -206,6 +206,7 @@ def test_what_a_failed_frame_held_is_gone_before_anything_is_tried_again() -> No
     assert failure_of(lambda: None) is None
 
 
+@pytest.mark.slow
 def test_a_failed_batch_holds_nothing_while_its_sessions_run_alone() -> None:
     alive: list[bool] = []
     held: list[weakref.ref[torch.Tensor]] = []

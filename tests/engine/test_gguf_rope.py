@@ -130,6 +130,7 @@ def logits(model: Any, ids: list[int]) -> torch.Tensor:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_logits_and_greedy_tokens_are_those_of_the_model(tmp_path: Path, case: str) -> None:
     model, path = given(case, tmp_path)

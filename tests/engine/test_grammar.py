@@ -99,6 +99,7 @@ def test_what_the_grammar_forces_is_drafted(engine: Engine) -> None:
     assert stats.mean_acceptance_length > 3
 
 
+@pytest.mark.slow
 def test_in_company_as_alone(engine: Engine) -> None:
     requests = [
         request(
@@ -148,6 +149,7 @@ def test_a_complete_answer_ends_whatever_else_is_asked(engine: Engine) -> None:
             assert json.loads(done.text) == 12
 
 
+@pytest.mark.slow
 def test_required_calls(engine: Engine) -> None:
     form = CallFormat("tagged")
     grammar = call_grammar(engine.codec.grammars, form, [Tool("f", POINT, strict=True)], required=True, most=2)

@@ -147,6 +147,7 @@ def test_gguf_with_single_digit_vocabulary_splits_as_its_merges_were_learnt(tmp_
     assert not any("Ġ" in piece and any(c.isdigit() for c in piece) for piece in pieces)
 
 
+@pytest.mark.slow
 def test_default_model(tmp_path: Path) -> None:
     loaded = load_model("smollm2", dtype="float32", device="cpu")
     assert (loaded.name, loaded.max_context) == ("smollm2", 8192)

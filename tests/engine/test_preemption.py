@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine import engine as engine_module
+from app.engine import runtime as runtime_module
 from app.engine.correction import CsdConfig
 from app.engine.engine import Engine
 from app.engine.errors import ContextLengthExceeded
@@ -170,6 +170,7 @@ def test_a_tight_pool_gives_what_plain_decoding_gives_one_at_a_time(
     assert engine._scheduler.slots.reserved == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("drafter", "sampling"), [("none", SEEDED), ("hybrid", GREEDY)])
 def test_four_that_outgrow_the_pool_are_served_like_one(engine: Engine, drafter: Any, sampling: SamplingParams):
     requests = [
@@ -185,6 +186,7 @@ def test_four_that_outgrow_the_pool_are_served_like_one(engine: Engine, drafter:
         check_same(ours, plain)
 
 
+@pytest.mark.slow
 def test_one_that_fills_the_pool_by_itself_reads_its_text_again_where_it_cannot_be_copied(engine: Engine):
     request = GenerationRequest(prompt(30), SEEDED, StopParams(170), SpeculationParams("hybrid"))
     oracle = alone(engine, replace(request, speculation=PLAIN))
@@ -228,6 +230,7 @@ def test_csd_drafts_and_rescues_as_if_nothing_had_happened():
         assert last(ours).stats == last(theirs).stats
 
 
+@pytest.mark.slow
 def test_a_model_with_a_state_of_its_own_kind_goes_on_too():
     with tiny_engine("qwen3-next", eos=frozenset(), max_running=3) as engine:
         requests = [GenerationRequest(prompt(20, first), GREEDY, StopParams(60)) for first in (10, 12, 14)]
@@ -332,7 +335,7 @@ def test_nothing_is_taught_or_scored_twice(after: int, group: object) -> None:
 
 
 def test_what_could_exceed_the_whole_pool_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "kv_budget", lambda *_: 120)
+    monkeypatch.setattr(runtime_module, "kv_budget", lambda *_: 120)
     with tiny_engine(eos=frozenset(), max_nodes=24) as engine:
         assert engine.info.max_context == 96
         with pytest.raises(ContextLengthExceeded, match=r"96 tokens.* 20 prompt tokens and 77 to generate"):

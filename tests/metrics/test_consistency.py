@@ -113,6 +113,7 @@ def test_tokens_add_up(run: Run) -> None:
     assert sum(labelled(page, "request_success_total", "finished_reason", FINISHED_REASONS)) == REQUESTS
 
 
+@pytest.mark.slow
 def test_speculation_adds_up(run: Run) -> None:
     told, page = run.told, run.page
     accepted, drafted = page["racer_spec_decode_num_accepted_tokens_total"], page["racer_spec_decode_num_draft_tokens_total"]

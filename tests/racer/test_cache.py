@@ -59,6 +59,7 @@ def test_a_package_that_can_be_written_is_left_alone(tmp_path: Path, monkeypatch
     assert "NUMBA_CACHE_DIR" not in os.environ
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temporary", [True, False])
 def test_a_tree_that_cannot_be_written_and_no_home(tmp_path: Path, temporary: bool) -> None:
     package = tmp_path / "racer"
@@ -110,6 +111,7 @@ def test_damage_to_a_compiled_function_means_compiling_it_again(
         assert not caplog.records
 
 
+@pytest.mark.slow
 def test_a_change_to_another_file_of_the_package_compiles_again(tmp_path: Path) -> None:
     """What a compiled function calls is compiled into it."""
     package = tmp_path / "racer"

@@ -71,6 +71,7 @@ def test_what_is_allowed_is_valid_json_in_one_style(codec: TextCodec) -> None:
     assert ends == EOS  # each of several is allowed at the end
 
 
+@pytest.mark.slow
 @ANY_CODEC
 @given(seed=st.integers(0, 1000), data=st.data())
 @settings(max_examples=40)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.csd.stores.conftest import NewStore
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -23,6 +25,7 @@ def lines(log: Path) -> int:
     return log.read_bytes().count(b"\n")
 
 
+@pytest.mark.slow
 def test_four_processes_add_up_exactly(url: str, new_store: NewStore, tmp_path: Path) -> None:
     batches = 200
     writers = [start_writer(url, number, batches, tmp_path / str(number)) for number in range(1, 5)]
@@ -47,6 +50,7 @@ def test_a_killed_writer_leaves_what_was_acknowledged_once(url: str, new_store: 
     assert len(counts) <= acknowledged + 1
 
 
+@pytest.mark.slow
 def test_a_killed_server_loses_and_doubles_nothing(server: RedisServer, new_store: NewStore, tmp_path: Path) -> None:
     batches = 400
     logs = [tmp_path / str(number) for number in (1, 2)]
