@@ -1,4 +1,4 @@
-"""From settings to an engine: what the commands that run a model share."""
+"""Builds the engine from the settings, for every command that runs a model."""
 
 # ruff: noqa: PLC0415 - the model libraries take seconds to import: only commands that need them pay
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def load_engine(settings: Settings) -> Engine:
     """The engine of these settings. Raises ModelLoadError."""
-    with report_interruption(settings.target):  # the imports, too, take seconds
+    with report_interruption(settings.target):  # includes the imports, which take seconds
         return _load(settings)
 
 
@@ -59,7 +59,7 @@ def _load(settings: Settings) -> Engine:
 
 
 def csd_config(settings: Settings) -> CsdConfig:
-    """The correction memory of these settings. Raises SettingsError for a store that cannot be."""
+    """The correction memory of these settings. Raises SettingsError for an invalid store."""
     from app.engine.correction import CsdConfig
     from app.engine.models.cache import cache_directory
     from csd.stores.url import open_store

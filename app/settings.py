@@ -140,7 +140,7 @@ class Settings(BaseSettings):
     def _split_keys(cls, value: object) -> object:
         if isinstance(value, str):
             keys = tuple(SecretStr(key.strip()) for key in value.split(",") if key.strip())
-            if value and not keys:  # who writes a separator means to close the server
+            if value and not keys:  # separators alone: the user meant to require a key
                 raise PydanticCustomError("no_key", "holds no key; leave it empty to serve without keys")
             return keys
         return value
@@ -227,7 +227,7 @@ def read_key_file(path: Path) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8 text") from None
     keys = tuple(key for key in map(str.strip, lines) if key and not key.startswith("#"))
-    if not keys:  # an empty file must not open the server
+    if not keys:  # an empty file must not open the server to all
         raise ValueError("holds no key")
     return keys
 
@@ -242,7 +242,7 @@ def read_settings(flags: Mapping[str, object] | None = None) -> Settings:
 
 
 def check_together(settings: Settings) -> None:
-    """Raises SettingsError for values that are right each by itself but not together."""
+    """Raises SettingsError for values that are valid alone but not together."""
     if settings.verifier == "csd" and not settings.allow_csd:
         raise SettingsError(_explain("verifier", "csd is lossy and has to be allowed: add --allow-csd"))
     if settings.drafter in NEED_DRAFT and settings.draft is None:
@@ -250,7 +250,7 @@ def check_together(settings: Settings) -> None:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """One line for each variable that looks like a setting and is none, with the setting that may be meant."""
+    """One line for each variable that looks like a setting but is not one, with the closest setting."""
     settings = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
     known = {*settings, *OTHER_VARIABLES}
     unknown = sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)

@@ -16,7 +16,7 @@ from app.api.request_model import (
 )
 from app.api.validation import refused
 
-NO_TEXT = ("refusal", "reasoning", "thinking", "redacted_thinking")  # parts of an earlier answer that are not its text
+NO_TEXT = ("refusal", "reasoning", "thinking", "redacted_thinking")  # parts of an earlier answer that are not text
 
 
 def join_parts(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The correction memory for operators: show, export, import, clear. Behind the admin key."""
+"""Admin routes of the correction memory: show, export, import, clear. They need the admin key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 NDJSON = "application/x-ndjson"
 MAX_TABLE_BYTES = 64 << 20  # a million pairs
 SHOWN = 20
-BATCH = "A name of the caller's choice: counts sent again under the same name are added once"
+BATCH = "Any name: counts sent again under the same name are added only once"
 
 
 def _corrections(request: Request) -> Corrections:

@@ -1,4 +1,4 @@
-"""Requests of every route, as clients write them."""
+"""Request bodies of all routes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class StreamOptions(RequestModel):
 
 
 class Speculative(RequestModel):
-    """How this request drafts and what it accepts; every member is optional."""
+    """How this request drafts and what it accepts; all members are optional."""
 
     drafter: DrafterName | None = Field(
         default=None, description="none is plain decoding; draft_model and hybrid need a server with a draft model"
     )
     verifier: Literal["exact", "csd"] | None = Field(
-        default=None, description="exact: the answer is that of plain decoding; csd: draft tokens that mean the same are kept"
+        default=None, description="exact: the same answer as plain decoding; csd: also accept draft tokens that mean the same"
     )
     lambda_: float | None = Field(
         default=None, alias="lambda", ge=0.0, description="csd: times a pair must have diverged before it is rescued, exclusive"
@@ -44,7 +44,7 @@ class Speculative(RequestModel):
         default=None,
         gt=0.0,
         le=1.0,
-        description="csd: least probability of a rescued token, as a share of the likeliest token's",
+        description="csd: minimum probability of a rescued token, as a share of the most likely token's",
     )
     rule: Literal["both", "ocm", "scg"] | None = Field(
         default=None, description="csd: memory and gate, only the memory, or only the gate"
@@ -65,7 +65,7 @@ class Speculative(RequestModel):
 
 
 class GenerationBody(RequestModel):
-    """What completions and chat share."""
+    """The fields that completions and chat share."""
 
     ignored = IGNORED
 
@@ -83,16 +83,16 @@ class GenerationBody(RequestModel):
     repetition_penalty: float = Field(
         1.0, gt=0.0, le=10.0, description="Divides positive and multiplies negative logits of tokens in prompt and answer"
     )
-    logit_bias: LogitBias = Field((), description="Token id -> what is added to its logit; -100 bans it")
-    n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices for each prompt; the prompt is read once")
+    logit_bias: LogitBias = Field((), description="Token id -> number added to its logit; -100 bans it")
+    n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices for each prompt; the prompt is prefilled once")
     seed: int | None = Field(None, ge=-INT64, lt=INT64, description="Equal seeds give equal answers")
     stop: Stops = Field((), description="Up to 16 strings that end the answer; they are not part of it")
     stop_token_ids: TokenIds = Field([], description="Token ids that end the answer")
     ignore_eos: bool = Field(False, description="Continue after the end-of-sequence token")
-    min_tokens: int = Field(0, ge=0, description="Tokens before the answer may end by itself or by a stop")
+    min_tokens: int = Field(0, ge=0, description="Minimum number of tokens before the answer may end by itself or at a stop")
     session_id: SessionId | None = Field(
         None,
-        description="Name of a conversation: its next turn reads only what is new. Also as header X-Session-Id",
+        description="Name of a conversation: its next turn prefills only what is new. Also as header X-Session-Id",
     )
     response_format: ResponseFormat | None = Field(None, description="What the answer must look like")
     stream: bool = False
@@ -124,23 +124,23 @@ class GenerationBody(RequestModel):
 
     @property
     def needs_grammar(self) -> bool:
-        """Whether the answer is held to a shape, which takes time to prepare."""
+        """Whether the answer must follow a grammar, which takes time to compile."""
         return self.answer_schema is not None
 
     @property
     def answer_schema_path(self) -> str:
-        """Where the schema stands in the request."""
+        """The path of the schema in the request."""
         given = self.response_format is not None and self.response_format.json_schema is not None
         return "response_format.json_schema.schema" if given else "response_format"
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether log-probabilities are to be reported."""
+        """Whether log-probabilities are reported."""
         return self.top_count is not None
 
     @property
     def top_count(self) -> int | None:
-        """Likeliest tokens to report at each place; None: no log-probabilities at all."""
+        """Most likely tokens to report at each position; None: no log-probabilities at all."""
         return None
 
     @property
@@ -150,7 +150,7 @@ class GenerationBody(RequestModel):
 
     @property
     def usage_chunks(self) -> UsageChunks:
-        """Which chunks of a stream tell the usage."""
+        """Which chunks of a stream carry the usage."""
         options = self.stream_options
         if options is None or not options.include_usage:
             return "none"
@@ -165,7 +165,7 @@ class CompletionBody(GenerationBody):
     prompt: Prompts = Field(description="Text or token ids; several prompts give several choices")
     echo: bool = Field(False, description="Return the prompt before the answer")
     logprobs: Annotated[int | None, BeforeValidator(lambda value: None if value is False else value)] = Field(
-        None, ge=0, le=MAX_LOGPROBS, description="Report log-probabilities of each token and of this many likeliest ones"
+        None, ge=0, le=MAX_LOGPROBS, description="Report log-probabilities of each token and of this many most likely ones"
     )
 
     @property
@@ -181,10 +181,10 @@ class ChatBody(ToolsBody, GenerationBody):
 
     messages: Messages = Field(min_length=1, description=f"At most {MAX_MESSAGES}")
     logprobs: bool = Field(False, description="Report the log-probability of each token")
-    top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS, description="Likeliest tokens to report at each place")
+    top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS, description="Most likely tokens to report at each position")
     parallel_tool_calls: bool = Field(True, description="Whether one answer may make several calls")
     chat_template_kwargs: TemplateOptions = Field({}, description="Variables for the chat template, such as enable_thinking")
-    include_reasoning: bool = Field(True, description="Give the thoughts of a reasoning model, as reasoning_content")
+    include_reasoning: bool = Field(True, description="Return the thoughts of a reasoning model as reasoning_content")
 
     @model_validator(mode="after")
     def _calls_end(self) -> ChatBody:
@@ -213,7 +213,9 @@ class TokenizeBody(ToolsBody):
 
     model: str | None = None
     prompt: str | None = None
-    add_special_tokens: bool = Field(True, description="Add what the tokenizer puts around a text, such as BOS; prompt only")
+    add_special_tokens: bool = Field(
+        True, description="Add the tokens that the tokenizer puts around a text, such as BOS; prompt only"
+    )
     messages: Messages | None = Field(None, min_length=1)
     chat_template_kwargs: TemplateOptions = Field({}, description="Variables for the chat template; with messages only")
 
