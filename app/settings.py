@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     @classmethod
     def _split_keys(cls, value: object) -> object:
         if isinstance(value, str):
-            keys = tuple(SecretStr(key.strip()) for key in value.split(",") if key.strip())
+            keys = tuple(map(SecretStr, _parts(value)))
             if value and not keys:  # separators alone: the user meant to require a key
                 raise PydanticCustomError("no_key", "holds no key; leave it empty to serve without keys")
             return keys
@@ -161,17 +161,17 @@ class Settings(BaseSettings):
     def _split_routes(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        names = [name.strip().lower() for name in value.split(",") if name.strip()]
-        if names != ["none"] and not set(names) <= set(OPEN_ROUTES):
+        names = _parts(value.lower())
+        if names != ("none",) and not set(names) <= set(OPEN_ROUTES):
             raise PydanticCustomError("route", "takes names of {names}, or none alone", {"names": ", ".join(OPEN_ROUTES)})
-        return () if names == ["none"] else tuple(names)
+        return () if names == ("none",) else names
 
     @field_validator("cors_origins", mode="before")
     @classmethod
     def _split_origins(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        origins = tuple(origin.strip() for origin in value.split(",") if origin.strip())
+        origins = _parts(value)
         for origin in origins:
             parts = urlsplit(origin)
             if origin != "*" and (parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}"):
@@ -183,7 +183,7 @@ class Settings(BaseSettings):
     def _split_hosts(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        hosts = tuple(host.strip().lower() for host in value.split(",") if host.strip())
+        hosts = _parts(value.lower())
         if any(host != "*" and re.fullmatch(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?", host) is None for host in hosts):
             raise PydanticCustomError("host", "must hold names such as chat.example.com or *.example.com, without a port, or *")
         return hosts
@@ -214,6 +214,11 @@ class Settings(BaseSettings):
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(key.get_secret_value() for key in self.api_keys)
+
+
+def _parts(value: str) -> tuple[str, ...]:
+    """The parts of a comma-separated list that are not empty."""
+    return tuple(part for part in map(str.strip, value.split(",")) if part)
 
 
 def read_key_file(path: Path) -> tuple[str, ...]:
