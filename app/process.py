@@ -43,7 +43,7 @@ def leave(code: int | str | None) -> NoReturn:
 
 
 def leave_at_once(code: int, why: str = "") -> NoReturn:
-    """The same from a signal handler or with a model at work: waits at most a second for the log. why: the last log line."""
+    """leave for signal handlers and running models: waits a second at most for the log. why: the last log line."""
 
     def last_words() -> None:
         if why:

@@ -159,7 +159,7 @@ class _Reader:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("a field stands twice")
+        raise ValueError("a field is given twice")
     return values
 
 

@@ -100,7 +100,7 @@ async def read_raw(request: Request, max_bytes: int, settings: Settings) -> byte
         message = f"The body did not arrive within {seconds:g} seconds."
         raise ApiError(408, message, kind="timeout_error", code="request_timeout") from None
     except ClientDisconnect:
-        raise bad_value("The body is incomplete.", code="invalid_json") from None  # nobody is left to read this
+        raise bad_value("The body is incomplete.", code="invalid_json") from None  # the client is gone and will not read this
     return bytes(body)
 
 

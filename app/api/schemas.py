@@ -108,7 +108,7 @@ class GenerationBody(RequestModel):
     @model_validator(mode="after")
     def _at_least_at_most(self) -> GenerationBody:
         if self.budget is not None and self.min_tokens > self.budget:
-            raise refused("must not be more than the tokens to generate at most", "min_tokens")
+            raise refused("must not be greater than the maximum number of tokens", "min_tokens")
         return self
 
     @model_validator(mode="after")

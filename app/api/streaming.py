@@ -45,7 +45,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(self, frames: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
-        """on_end: called when the stream is over, whatever ended it; maybe more than once."""
+        """on_end: called when the stream ends for any reason, maybe more than once."""
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._frames = frames

@@ -188,9 +188,7 @@ class StoreSync:
 
     async def _used(self, work: Awaitable[T]) -> T:
         result = await work
-        self._refresh_at = (
-            self._clock()
-        )  # whoever changed the table sees the change at once, however long the last refresh took
+        self._refresh_at = self._clock()  # do not delay the next refresh: it shows the change just made
         return result
 
     async def _exchange(self) -> None:

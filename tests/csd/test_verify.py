@@ -1,86 +1,14 @@
-"""The walk with rescues, on trees and logits made by hand and by hypothesis."""
+"""The walk over draft trees: rescues, refusals and what the memory learns, on a tree and logits set by hand."""
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import find, given
-from hypothesis import strategies as st
 
 from csd.gate import CsdRule, Rule, StaticRule
-from csd.memory import CorrectionMemory
-from csd.verify import ANY, RowLogits, Walk, walk_csd, walk_exact
+from csd.verify import Walk, walk_csd, walk_exact
 from racer.tree import DraftTree, Source
-
-VOCABULARY = 12
-NOTHING: frozenset[int] = frozenset()
-
-
-def tree_of(tokens: Sequence[int], parents: Sequence[int]) -> DraftTree:
-    depth = [0] * len(tokens)
-    for node in range(1, len(tokens)):
-        depth[node] = depth[parents[node]] + 1
-    sources = [Source.TARGET, *(Source(node % 3) for node in range(1, len(tokens)))]
-    return DraftTree(
-        np.array(tokens, np.int64),
-        np.array(parents, np.int32),
-        np.array(depth, np.int32),
-        np.array(sources, np.uint8),
-        np.ones(len(tokens), np.float32),
-    )
-
-
-Row = dict[int, float]
-
-
-class Target:
-    """Logits per node, as they are and as a request changes them, and what was asked of them."""
-
-    def __init__(self, rows: dict[int, Row]) -> None:
-        self.rows = rows
-        self.changed: dict[int, Row] = {}
-        self.sampled: dict[int, int] = {}  # by node: what the target takes in place of the likeliest
-        self.asked: list[tuple[int, list[int]]] = []
-
-    def choose(self, node: int, emitted: int) -> int:
-        return self.sampled.get(node, self.likeliest(node))
-
-    def likeliest(self, node: int) -> int:
-        row = self.changed.get(node, self.rows[node])
-        return max(row, key=row.__getitem__)
-
-    def read(self, node: int, ids: Sequence[int]) -> list[RowLogits]:
-        self.asked.append((node, list(ids)))
-        rows = [rows[node] for rows in (self.rows, self.changed) if node in rows]
-        return [RowLogits([row[token] for token in ids], max(row.values())) for row in rows]
-
-    def walk(
-        self,
-        tree: DraftTree,
-        rule: Rule,
-        memory: CorrectionMemory | None = None,
-        protected: frozenset[int] | Callable[[int], bool] = NOTHING,
-        table_of: frozenset[Source] = ANY,
-    ) -> Walk:
-        return walk_csd(tree, self.choose, self.read, rule, memory, protected, table_of=table_of)
-
-
-def remembering(*pairs: tuple[int, int], times: int = 7) -> CorrectionMemory:
-    memory = CorrectionMemory()
-    for draft, target in pairs:
-        memory.record(draft, target, times)
-    return memory
-
-
-# Root 0 with children 1 (token 5) and 2 (token 6); node 3 (token 7) below 1, node 4 (token 8) below 2.
-TREE = tree_of([9, 5, 6, 7, 8], [-1, 0, 0, 1, 2])
-
-
-def target() -> Target:
-    """The target wants 1 at the root, where 5 stands 2 and 6 stands 3 nats below; then what was drafted; at leaves 2."""
-    rows = {0: {1: 4.0, 5: 2.0, 6: 1.0}, 1: {7: 3.0, 1: 0.0}, 2: {8: 3.0, 1: 0.0}, 3: {2: 1.0, 0: 0.0}, 4: {2: 1.0, 0: 0.0}}
-    return Target(rows)
+from tests.csd.walks import NOTHING, TREE, Target, remembering, target
 
 
 def test_a_rescued_child_stands_for_the_targets_token_and_the_walk_goes_on():
@@ -252,77 +180,6 @@ def test_a_child_without_a_real_logit_is_not_rescued(value):
         model = target()
         model.rows[0][5] = value
         assert model.walk(TREE, rule, remembering((5, 1))).tokens == (1,)
-
-
-@st.composite
-def trees(draw) -> DraftTree:
-    tokens, parents = [draw(st.integers(0, VOCABULARY - 1))], [-1]
-    taken: set[tuple[int, int]] = set()
-    for _ in range(draw(st.integers(0, 20))):
-        edge = (draw(st.integers(0, len(tokens) - 1)), draw(st.integers(0, VOCABULARY - 1)))
-        if edge not in taken:
-            taken.add(edge)
-            parents.append(edge[0])
-            tokens.append(edge[1])
-    return tree_of(tokens, parents)
-
-
-everything = remembering(*((a, b) for a in range(VOCABULARY) for b in range(VOCABULARY) if a != b), times=1000)
-
-
-def model_for(tree: DraftTree, seed: int) -> Target:
-    """Distinct random logits at every node."""
-    rng = np.random.default_rng(seed)
-    return Target({node: dict(enumerate(rng.permutation(VOCABULARY) * 0.7)) for node in range(len(tree))})
-
-
-@given(trees(), st.integers(0, 2**32 - 1))
-def test_lambda_infinity_and_tau_one_are_exact(tree, seed):
-    model = model_for(tree, seed)
-    exact = walk_exact(tree, model.choose, record=True)
-    assert model.walk(tree, CsdRule(lambda_=math.inf), everything) == exact
-    assert model.asked == []
-    for rule in (CsdRule(tau=1), CsdRule(tau=1, use_memory=False), StaticRule(1)):
-        walk = model.walk(tree, rule, everything)
-        assert (walk.path, walk.tokens, walk.sources, walk.rescued) == (exact.path, exact.tokens, exact.sources, ())
-        assert walk.refused_by_gate == walk.nominated
-
-
-@given(trees(), st.integers(0, 2**32 - 1))
-def test_with_lambda_infinity_a_sampled_walk_is_exact(tree, seed):
-    drawn = np.random.default_rng(seed).integers(0, VOCABULARY, (len(tree), 30))
-
-    def sampled(node: int, emitted: int) -> int:
-        return int(drawn[node, emitted])
-
-    model = model_for(tree, seed)
-    walk = walk_csd(tree, sampled, model.read, CsdRule(lambda_=math.inf), everything, NOTHING)
-    assert walk == walk_exact(tree, sampled, record=True)
-
-
-@given(trees(), st.integers(0, 2**32 - 1), st.frozensets(st.integers(0, VOCABULARY - 1)))
-def test_a_walk_is_a_path_whose_every_token_is_the_targets_or_a_justified_rescue(tree, seed, protected):
-    model = model_for(tree, seed)
-    rule = CsdRule(tau=0.1)
-    walk = model.walk(tree, rule, everything, protected)
-    assert len(walk.tokens) == len(walk.sources) == len(walk.path)
-    for place, node in enumerate(walk.path):
-        chosen, kept = model.likeliest(node), walk.tokens[place]
-        if place + 1 < len(walk.path):
-            child = walk.path[place + 1]
-            assert (tree.parents[child], tree.tokens[child], tree.source[child]) == (node, kept, walk.sources[place])
-        if place in walk.rescued:
-            assert tree.child_with(node, chosen) < 0
-            assert not {chosen, kept} & protected
-            assert rule.admits(model.rows[node][kept], model.rows[node][chosen])
-        else:
-            assert kept == chosen
-    assert walk.tokens[: len(walk_exact(tree, model.choose).tokens) - 1] == walk_exact(tree, model.choose).tokens[:-1]
-
-
-def test_some_of_such_walks_rescue():
-    drawn = st.tuples(trees(), st.integers(0, 2**32 - 1))
-    find(drawn, lambda case: bool(model_for(*case).walk(case[0], CsdRule(tau=0.1), everything).rescued))
 
 
 def test_only_drafts_of_the_tables_own_source_are_reported():
