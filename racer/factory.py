@@ -1,4 +1,4 @@
-"""Which drafter a policy names."""
+"""Makes the drafter of a policy, and compiles its kernels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from racer.auto import AutoDrafter, Shared, WarmLayer
 from racer.automaton import FIRST_NODES, NgramAutomaton
-from racer.drafter import Drafter, Policy, RacerConfig, RacerDrafter
+from racer.drafter import Drafter, Policy, RacerConfig
+from racer.paper import RacerDrafter
 from racer.pld import PldDrafter
 from racer.recycling import RecyclingDrafter
 
 
 def new_drafter(policy: Policy, config: RacerConfig, warm: WarmLayer | None = None, shared: Shared | None = None) -> Drafter:
-    """A fresh drafter for one session. warm: rows shared with other sessions. shared: what `auto` learns
-    of the target, not of texts."""
+    """A new drafter for one session. warm: rows shared with other sessions. shared: what `auto` learns about the target."""
     config = replace(config, policy=policy)
     if policy == "auto":
         return AutoDrafter(config, warm, shared)
@@ -30,7 +30,7 @@ def new_drafter(policy: Policy, config: RacerConfig, warm: WarmLayer | None = No
 
 
 def warm_up(config: RacerConfig, policies: Sequence[Policy] = get_args(Policy)) -> None:
-    """Compile the kernels of these policies once, or load them from the cache, so that no request waits for that."""
+    """Compile the kernels of these policies, or load them from the cache, so that no request waits for it."""
     tokens = np.arange(4)
     ids, probs = np.ones((4, config.breadth), np.int64), np.ones((4, config.breadth), np.float32)
     small = replace(config, ngram=2, min_match=2, automaton_nodes=8)

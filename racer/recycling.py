@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from racer import workspace as ws
-from racer.automaton import MAX_TOKEN
-from racer.copy_logits import CopyLogitTable
-from racer.drafter import DrafterState, Tokens
-from racer.ends import NO_ENDS, Ends, is_end, may_stand
-from racer.hashing import find
-from racer.tree import DraftTree, Float32Array, Int32Array, Int64Array, Source
-from racer.workspace import Workspace, graft, plant
+from racer.copy_logits import CopyLogitTable, Rows, find_row
+from racer.drafter import Drafter, DrafterState
+from racer.limits import NO_ENDS, Ends, Limits, may_extend, may_stand, named_limits
+from racer.tree import DEPTH, TOKEN, DraftTree, Int64Array, Source
+from racer.workspace import CONFIDENCE, Draft, Workspace, bounded, graft, plant
 
 LAYERS = (8, 21, 25, 15, 8, 3)  # the paper's template: 80 nodes in 6 levels
 MAX_RANKS = 8
 COPY_LOGIT = int(Source.COPY_LOGIT)
-TARGET = int(Source.TARGET)
 
 
 @cache
 def template(ranks: int = MAX_RANKS) -> tuple[Int64Array, Int64Array]:
     """Parents int64[n] and ranks int64[n] of the template's nodes, level by level, row 0 the root.
 
-    The paper gives the sizes of the levels, not a rule for the paths. Here a level holds the most plausible children of the
-    level before it, the chance of the successor of rank r (from 1) taken as falling like a power of r (Zipf): then the paths of
-    a level stand in the order of the product of their ranks, whatever the power. Ties: the smaller path first. Fewer ranks
-    than 8 make levels smaller where not enough paths exist.
+    The paper gives the sizes of the levels, not a rule for the paths. Here a level holds the likeliest children of the level
+    before it, assuming that the chance of the successor of rank r (from 1) falls like a power of r (Zipf). Then the order of a
+    level's paths is that of the product of their ranks, whatever the power; of equal products the smaller path comes first.
+    With fewer than 8 ranks, levels are smaller where not enough paths exist.
     """
     parents, taken = [-1], [0]
     level: list[tuple[tuple[int, ...], int]] = [((), 0)]  # (path of ranks from 1, node)
@@ -46,83 +42,66 @@ def template(ranks: int = MAX_RANKS) -> tuple[Int64Array, Int64Array]:
     return np.array(parents, np.int64), np.array(taken, np.int64)
 
 
-@njit(nogil=True, cache=True)
-def fill_template(
-    tree: Int64Array,
-    weights: Float32Array,
-    root: int,
-    parents: Int64Array,
-    ranks: Int64Array,
-    places: Int64Array,
-    max_depth: int,
-    ends: Ends,
-    keys: Int64Array,
-    values: Int32Array,
-    ids: Int32Array,
-    probs: Float32Array,
-    base_keys: Int64Array,
-    base_values: Int32Array,
-    base_ids: Int32Array,
-    base_probs: Float32Array,
-) -> int:
-    """Grow the tree of a template below root and return its number of nodes; what would stand below one of `ends` is left out.
+class Template(NamedTuple):
+    """The template's nodes, level by level, row 0 the root: parents int64 [n] and ranks int64 [n] (see `template`).
 
-    places int64[n] is scratch: the row of each template node, -1 where the table has no successor of that rank; nodes below
-    such a one are left out.
+    places int64 [n] is scratch: the tree's row of each template node, -1 where there is none.
     """
-    plant(tree, weights, root, TARGET)
+
+    parents: Int64Array
+    ranks: Int64Array
+    places: Int64Array
+
+
+@njit(nogil=True, cache=True)
+def fill_template(draft: Draft, root: int, template: Template, layers: tuple[Rows, Rows], limits: Limits) -> int:
+    """Plant the root token and add the template's nodes; returns the number of nodes.
+
+    layers: of the session and the base. A template node is left out, with all below it, where the table has no successor of its
+    rank or where it would stand below a token that ends the answer.
+    """
+    draft, template, limits = Draft(*draft), Template(*template), named_limits(limits)
+    layers = (Rows(*layers[0]), Rows(*layers[1]))
+    tree, weights, places = draft.tree, draft.weights, template.places
+    plant(draft, root)
     places[0] = 0
     count = 1
-    for entry in range(1, parents.size):
+    for entry in range(1, min(limits.budget, template.parents.size)):
         places[entry] = -1
-        parent = int(places[parents[entry]])
-        if parent < 0 or tree[parent, ws.DEPTH] >= max_depth:
+        parent = int(places[template.parents[entry]])
+        if parent < 0 or not may_extend(limits, tree, parent):
             continue
-        token = int(tree[parent, ws.TOKEN])
-        if parent != 0 and is_end(ends, token):
-            continue
-        row = find(keys, values, token)
-        successors = ids
-        likelihoods = probs
+        layer, row = find_row(layers, int(tree[parent, TOKEN]))
         if row < 0:
-            row = find(base_keys, base_values, token)
-            if row < 0:
-                continue
-            successors = base_ids
-            likelihoods = base_probs
-        rank = int(ranks[entry])
-        token = int(successors[row, rank])
-        if token < 0 or not may_stand(ends, token, int(tree[parent, ws.DEPTH]) + 1):
             continue
-        confidence = float(weights[parent, ws.CONFIDENCE]) * float(likelihoods[row, rank])
-        graft(tree, weights, count, parent, token, COPY_LOGIT, confidence)
+        rank = int(template.ranks[entry])
+        token = int(layers[layer].ids[row, rank])
+        if token < 0 or not may_stand(limits.ends, token, int(tree[parent, DEPTH]) + 1):
+            continue
+        confidence = float(weights[parent, CONFIDENCE]) * float(layers[layer].probs[row, rank])
+        graft(draft, count, parent, token, COPY_LOGIT, bounded(confidence))
         places[entry] = count
         count += 1
     return count
 
 
-class RecyclingDrafter:
-    """Token Recycling, a peer to compare with.
+class RecyclingDrafter(Drafter):
+    """Token Recycling, to compare with.
 
-    The table is the one of RACER, so a token never seen is a leaf (the original draws token 0 from a zero row). With a budget
-    under 81 the tree is the template's first budget - 1 nodes, level by level and the likeliest first. base: see
-    CopyLogitTable. Not for use from two threads at a time.
+    The table is that of RACER, so a token never seen is a leaf (the original drafts token 0 from a row of zeros). With a budget
+    below 81 the tree has the template's first budget - 1 nodes, level by level and the likeliest first. base: see
+    CopyLogitTable.
     """
 
     learns = True
 
     def __init__(self, k: int = MAX_RANKS, table_rows: int = 32_768, base: CopyLogitTable | None = None) -> None:
+        super().__init__()
         self.table = CopyLogitTable(k, table_rows, base)
         self._base = base if base is not None else CopyLogitTable(k, 1)
-        self._parents, self._ranks = template(min(k, MAX_RANKS))
-        self._places: Int64Array = np.empty(self._parents.size, np.int64)
-        self._workspace = Workspace(1)
-        self._workspace.reserve(self._parents.size)
-        self._root = -1
-
-    def observe(self, tokens: Tokens) -> None:
-        if len(tokens):
-            self._root = int(tokens[-1])
+        parents, ranks = template(min(k, MAX_RANKS))
+        self._template = Template(parents, ranks, np.empty(parents.size, np.int64))
+        self._workspace = Workspace(parents.size)
 
     def learn(
         self,
@@ -131,39 +110,18 @@ class RecyclingDrafter:
         top_probs: npt.NDArray[np.floating],
         previous: npt.NDArray[np.integer] | None = None,
     ) -> None:
-        """Write the rows top_ids [n, k] and top_probs [n, k] of tokens [n]; later rows win."""
+        """Write the copy-logit rows; later rows win."""
         self.table.write(tokens, top_ids, top_probs)
 
     def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
-        """The template's tree. Raises ValueError when no token has been observed."""
-        if not 0 <= self._root < MAX_TOKEN:
-            raise ValueError("observe at least one token before proposing")
-        nodes = min(budget, self._parents.size)
-        if nodes < 2 or max_depth < 1:
-            return DraftTree.root_only(self._root)
-        space, table, base = self._workspace, self.table, self._base
-        count = fill_template(
-            space.tree,
-            space.weights,
-            self._root,
-            self._parents[:nodes],
-            self._ranks[:nodes],
-            self._places,
-            max_depth,
-            ends,
-            table.keys,
-            table.values,
-            table.ids,
-            table.probs,
-            base.keys,
-            base.values,
-            base.ids,
-            base.probs,
-        )
-        return space.harvest(count)
-
-    def judge(self, verified: int, path: Sequence[int], truth: int) -> None:
-        pass
+        """The template's tree."""
+        root = self._checked_root()
+        if budget < 2 or max_depth < 1:
+            return DraftTree.root_only(root)
+        layers = tuple(self.table.rows), tuple(self._base.rows)
+        limits = budget, max_depth, tuple(ends)
+        count = fill_template(tuple(self._workspace.draft), root, tuple(self._template), layers, limits)
+        return self._workspace.harvest(count)
 
     @property
     def state(self) -> DrafterState:
@@ -171,5 +129,4 @@ class RecyclingDrafter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the session's state and of the scratch, without the shared base layer."""
         return self.table.nbytes + self._workspace.nbytes

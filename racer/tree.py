@@ -15,6 +15,15 @@ Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+# The first columns of every table of nodes, in racer.automaton and racer.workspace. Row 0 is the root, so as a link 0 means
+# "none": the root is nobody's child.
+TOKEN = 0
+PARENT = 1
+DEPTH = 2
+CHILD = 3  # first child
+SIBLING = 4  # next sibling
+SHARED_COLUMNS = 5
+
 
 class Source(IntEnum):
     """Where a token came from."""
@@ -23,7 +32,7 @@ class Source(IntEnum):
     COPY_LOGIT = 1
     DRAFT_MODEL = 2
     TARGET = 3
-    GRAMMAR = 4  # nothing else is allowed there
+    GRAMMAR = 4  # the only token that the grammar allows there
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,7 @@ class DraftTree:
     """Tokens to verify in one step.
 
     All arrays have shape [n], n >= 1. Node 0 is the root: the last emitted token, parent -1, depth 0, source TARGET.
-    A node's parent stands before it, and no two children of a node carry the same token.
+    Parents come before their children, and no two children of a node carry the same token.
     """
 
     tokens: Int64Array
@@ -63,7 +72,7 @@ class DraftTree:
         return mask
 
     def first(self, n: int) -> DraftTree:
-        """The first n nodes; a tree too, since parents stand before their children."""
+        """The first n nodes. They are a tree too, since parents come before their children."""
         if n >= len(self):
             return self
         return DraftTree(self.tokens[:n], self.parents[:n], self.depth[:n], self.source[:n], self.confidence[:n])

@@ -11,7 +11,8 @@ import numpy as np
 from csd.gate import CsdRule
 from csd.memory import CorrectionMemory
 from csd.verify import RowLogits, Walk, walk_csd, walk_exact
-from racer.drafter import RacerConfig, RacerDrafter
+from racer.drafter import RacerConfig
+from racer.paper import RacerDrafter
 from racer.tree import DraftTree
 
 CONTEXT = "one two three four five , one two three"

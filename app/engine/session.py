@@ -11,7 +11,7 @@ from app.engine.generation import Generation, Suspended
 from app.engine.progress import LearntRows, PromptProgress
 from app.engine.sampling.logits_processor import LogitsProcessor
 from racer.drafter import Drafter
-from racer.ends import Ends, ends_of
+from racer.limits import Ends, ends_of
 from racer.tree import DraftTree, Int64Array, Source
 
 

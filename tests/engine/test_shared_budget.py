@@ -12,7 +12,7 @@ from app.engine.session import Session
 from app.text.codec import TextCodec
 from racer.budget import CostCurve, share_budget
 from racer.drafter import NullDrafter
-from racer.ends import NO_ENDS, Ends
+from racer.limits import NO_ENDS, Ends
 from racer.tree import DraftTree, Float32Array
 from tests.engine.hand import lone_session
 from tests.tiny import tokenizer

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from racer import automaton as trie
-from racer.automaton import NgramAutomaton
+from racer.automaton import COUNT, FAIL, LAST, PREVIOUS, NgramAutomaton
 from racer.hashing import EMPTY, find
 from racer.lru import NEWER, OLDER
-from racer.tree import DraftTree
+from racer.tree import CHILD, DEPTH, PARENT, SIBLING, TOKEN, DraftTree
 
 from .naive import Gram, NaiveTrie
 
@@ -16,54 +15,54 @@ from .naive import Gram, NaiveTrie
 def gram_of(automaton: NgramAutomaton, node: int) -> Gram:
     tokens: list[int] = []
     while node:
-        tokens.append(int(automaton.nodes[node, trie.TOKEN]))
-        node = int(automaton.nodes[node, trie.PARENT])
+        tokens.append(int(automaton.trie.nodes[node, TOKEN]))
+        node = int(automaton.trie.nodes[node, PARENT])
     return tuple(reversed(tokens))
 
 
 def recency(automaton: NgramAutomaton) -> list[int]:
     """Nodes, stalest first; checks that the links agree in both directions."""
     order: list[int] = []
-    node = int(automaton.links[0, NEWER])
+    node = int(automaton.trie.links[0, NEWER])
     previous = 0
     while node:
-        assert automaton.links[node, OLDER] == previous
+        assert automaton.trie.links[node, OLDER] == previous
         order.append(node)
         assert len(order) <= len(automaton)
-        previous, node = node, int(automaton.links[node, NEWER])
-    assert automaton.links[0, OLDER] == previous
+        previous, node = node, int(automaton.trie.links[node, NEWER])
+    assert automaton.trie.links[0, OLDER] == previous
     return order
 
 
 def check_against(automaton: NgramAutomaton, naive: NaiveTrie) -> None:
     """Everything the automaton holds equals the model, and no link leads astray."""
-    nodes = automaton.nodes
+    nodes = automaton.trie.nodes
     used = len(automaton)
     grams = {node: gram_of(automaton, node) for node in range(1, used + 1)}
     node_of = {gram: node for node, gram in grams.items()}
-    assert {gram: int(nodes[node, trie.COUNT]) for node, gram in grams.items()} == dict(naive.grams)
+    assert {gram: int(nodes[node, COUNT]) for node, gram in grams.items()} == dict(naive.grams)
     assert [grams[node] for node in recency(automaton)] == list(naive.grams)
-    assert int((automaton.keys != EMPTY).sum()) == used
+    assert int((automaton.trie.keys != EMPTY).sum()) == used
     node_of[()] = 0
     for node, gram in grams.items():
-        parent = int(nodes[node, trie.PARENT])
-        assert nodes[node, trie.DEPTH] == len(gram)
-        assert nodes[node, trie.LAST] == naive.last[gram]
-        assert nodes[node, trie.FAIL] == node_of[naive.longest_suffix(gram)]
-        assert find(automaton.keys, automaton.values, (parent << 32) | gram[-1]) == node
+        parent = int(nodes[node, PARENT])
+        assert nodes[node, DEPTH] == len(gram)
+        assert nodes[node, LAST] == naive.last[gram]
+        assert nodes[node, FAIL] == node_of[naive.longest_suffix(gram)]
+        assert find(automaton.trie.keys, automaton.trie.values, (parent << 32) | gram[-1]) == node
     for node in range(used + 1):
         children: list[int] = []
-        child, previous = int(nodes[node, trie.CHILD]), 0
+        child, previous = int(nodes[node, CHILD]), 0
         while child:
-            assert nodes[child, trie.PREVIOUS] == previous
+            assert nodes[child, PREVIOUS] == previous
             children.append(child)
             assert len(children) <= used
-            previous, child = child, int(nodes[child, trie.NEXT])
-        assert sorted(children) == [other for other in grams if nodes[other, trie.PARENT] == node]
+            previous, child = child, int(nodes[child, SIBLING])
+        assert sorted(children) == [other for other in grams if nodes[other, PARENT] == node]
         if node:
-            assert nodes[node, trie.COUNT] >= nodes[children, trie.COUNT].sum() >= 0
+            assert nodes[node, COUNT] >= nodes[children, COUNT].sum() >= 0
     for length in range(1, min(automaton.n, len(naive.tokens)) + 1):
-        assert grams[int(automaton.cursors[length])] == tuple(naive.tokens[-length:])
+        assert grams[int(automaton.trie.cursors[length])] == tuple(naive.tokens[-length:])
 
 
 def paths_of(tree: DraftTree) -> list[Gram]:

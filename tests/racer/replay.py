@@ -7,7 +7,8 @@ import hashlib
 import numpy as np
 
 from racer.copy_logits import CopyLogitTable
-from racer.drafter import RacerConfig, RacerDrafter
+from racer.drafter import RacerConfig
+from racer.paper import RacerDrafter
 
 
 def digest() -> str:
@@ -23,8 +24,7 @@ def digest() -> str:
         tree = drafter.propose(int(rng.integers(1, 40)), int(rng.integers(0, 9)))
         for array in (tree.tokens, tree.parents, tree.depth, tree.source, tree.confidence):
             state.update(array.tobytes())
-    automaton = drafter.automaton
-    for array in (automaton.nodes, automaton.links, automaton.keys, automaton.values, automaton.cursors, automaton.meta):
+    for array in drafter.automaton.trie:
         state.update(array.tobytes())
     return state.hexdigest()
 

@@ -20,13 +20,13 @@ RETRIEVED, COPIED = retrieval_class(3, 1, 1), copy_class(2, 0.15)
 
 def tell(learnt: Acceptance, retrieval: int, copy: int, outcomes: np.ndarray) -> None:
     for hit in outcomes:
-        count(learnt.counts, learnt.alone, learnt.table, retrieval, copy, bool(hit))
+        count(learnt, retrieval, copy, bool(hit))
 
 
 @pytest.mark.parametrize(("retrieval", "copy", "kind"), [(RETRIEVED, 0, 0), (0, COPIED, 1)])
 @pytest.mark.parametrize("start", [MEMORY, 2.0**24, 2.0**60])
 def test_forgetting_keeps_the_rate_of_cells_and_of_classes(retrieval: int, copy: int, kind: int, start: float) -> None:
-    learnt = Acceptance()
+    learnt = Acceptance.initial()
     places = (learnt.counts[retrieval, copy], learnt.alone[kind, retrieval + copy])
     for place in places:
         place[:] = (0.1 * start, start)
@@ -38,7 +38,7 @@ def test_forgetting_keeps_the_rate_of_cells_and_of_classes(retrieval: int, copy:
 
 @pytest.mark.parametrize(("retrieval", "copy", "kind"), [(RETRIEVED, 0, 0), (0, COPIED, 1)])
 def test_counts_stay_bounded_and_honest(retrieval: int, copy: int, kind: int) -> None:
-    learnt = Acceptance()
+    learnt = Acceptance.initial()
     tell(learnt, retrieval, copy, np.random.default_rng(0).random(3 * int(MEMORY)) < 0.1)
     for place in (learnt.counts[retrieval, copy], learnt.alone[kind, retrieval + copy]):
         assert MEMORY / 2 <= place[TRIALS] <= MEMORY
@@ -46,7 +46,7 @@ def test_counts_stay_bounded_and_honest(retrieval: int, copy: int, kind: int) ->
 
 
 def test_a_class_that_changes_is_followed() -> None:
-    learnt = Acceptance()
+    learnt = Acceptance.initial()
     tell(learnt, 0, COPIED, np.ones(3 * int(MEMORY), bool))
     tell(learnt, 0, COPIED, np.zeros(3 * int(MEMORY), bool))
     assert learnt.table[0, COPIED] < 0.15
@@ -54,7 +54,7 @@ def test_a_class_that_changes_is_followed() -> None:
 
 
 def test_a_class_hears_only_of_candidates_that_are_its_own_alone() -> None:
-    learnt = Acceptance()
+    learnt = Acceptance.initial()
     before = learnt.alone.copy()
     tell(learnt, RETRIEVED, COPIED, np.ones(5, bool))
     assert np.array_equal(learnt.alone, before)

@@ -98,12 +98,12 @@ def test_the_floor_leaves_out_what_is_unlikely():
 
 
 def test_candidates_that_hit_rise_and_those_that_miss_fall():
-    learnt = Acceptance()
+    learnt = Acceptance.initial()
     good, bad = copy_class(1, 0.3), copy_class(1, 0.8)
     before = learnt.table[0, good], learnt.table[0, bad]
     for _ in range(200):
-        count(learnt.counts, learnt.alone, learnt.table, 0, good, True)
-        count(learnt.counts, learnt.alone, learnt.table, 0, bad, False)
+        count(learnt, 0, good, True)
+        count(learnt, 0, bad, False)
     assert learnt.table[0, good] > 0.9 > before[0]
     assert learnt.table[0, bad] < 0.08 < before[1]
     assert (learnt.table > 0).all()
@@ -111,7 +111,7 @@ def test_candidates_that_hit_rise_and_those_that_miss_fall():
 
 
 def test_two_witnesses_count_for_more_than_either_alone():
-    table = Acceptance().table
+    table = Acceptance.initial().table
     for match, probability in ((2, 0.15), (5, 0.6)):
         retrieved, copied = retrieval_class(match, 1, 2), copy_class(0, probability)
         assert table[retrieved, copied] > max(table[retrieved, 0], table[0, copied])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from racer.automaton import NgramAutomaton
+from racer.automaton import COUNT, LENGTH, NgramAutomaton
 
 from .audit import check_against, gram_of, recency
 from .naive import NaiveTrie
@@ -31,7 +31,7 @@ def test_equals_the_model_over_many_tokens(n: int, capacity: int, alphabet: int,
             naive.append(token)
         fed += chunk.size
         check_against(automaton, naive)
-    assert automaton.tokens_seen == fed
+    assert automaton.trie.meta[LENGTH] == fed
     assert len(automaton) == min(capacity, len(naive.grams))
     assert automaton.evictions > 0
 
@@ -59,7 +59,7 @@ def test_rows_are_allocated_as_the_text_grows_and_nothing_else_changes(capacity:
         for token in chunk.tolist():
             naive.append(token)
         check_against(automaton, naive)
-        rows = automaton.nodes.shape[0] - 1
+        rows = automaton.trie.nodes.shape[0] - 1
         assert rows == min(capacity, 16) or rows < 2 * (len(automaton) + 4)  # no more than twice what was needed
     assert len(automaton) == min(capacity, len(naive.grams))
     assert (automaton.evictions > 0) is (capacity < 1000)
@@ -93,8 +93,8 @@ def test_cutting_the_text_into_calls_changes_nothing(tokens: list[int], cut: int
     whole.append(tokens)
     parts.append(tokens[:cut])
     parts.append(np.array(tokens[cut:], np.int32))
-    for name in ("nodes", "links", "keys", "values", "cursors", "meta"):
-        assert np.array_equal(getattr(whole, name), getattr(parts, name))
+    for one, other in zip(whole.trie, parts.trie, strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_counts_without_eviction_are_occurrences() -> None:
@@ -104,7 +104,7 @@ def test_counts_without_eviction_are_occurrences() -> None:
     for node in range(1, len(automaton) + 1):
         gram = gram_of(automaton, node)
         starts = range(len(text) - len(gram) + 1)
-        assert automaton.nodes[node, 4] == sum(tuple(text[start : start + len(gram)]) == gram for start in starts)
+        assert automaton.trie.nodes[node, COUNT] == sum(tuple(text[start : start + len(gram)]) == gram for start in starts)
 
 
 @pytest.mark.parametrize("kind", ["loop", "random", "constant"])
@@ -120,7 +120,7 @@ def test_state_is_bounded_on_long_text(kind: str) -> None:
     automaton.append(texts[kind])
     assert automaton.nbytes == size < 2_000_000
     assert len(automaton) == {"loop": 370, "random": 10_000, "constant": 10}[kind]
-    assert automaton.nodes[:, 4].min() >= 0
+    assert automaton.trie.nodes[:, COUNT].min() >= 0
 
 
 def test_settings_out_of_range_are_refused() -> None:
@@ -136,6 +136,6 @@ def test_a_token_out_of_range_is_refused_and_changes_nothing(bad: int) -> None:
     automaton = NgramAutomaton()
     with pytest.raises(ValueError, match="at index 2"):
         automaton.append([1, 2, bad])
-    assert len(automaton) == automaton.tokens_seen == 0
+    assert len(automaton) == automaton.trie.meta[LENGTH] == 0
     automaton.append([2**31 - 1])
     assert gram_of(automaton, 1) == (2**31 - 1,)

@@ -9,13 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from racer.copy_logits import CopyLogitTable
+from racer.copy_logits import CopyLogitTable, find_row
 
 
 def rows(first: list[int], k: int = 2) -> tuple[np.ndarray, np.ndarray]:
     """Rows that begin with the given successors."""
     ids = np.array(first, np.int32)[:, None] + np.arange(k, dtype=np.int32)
     return ids, np.full(ids.shape, 0.25, np.float32)
+
+
+def row_of(table: CopyLogitTable, token: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Successors and probabilities of the token, in the table or its base."""
+    layers = tuple(layer.rows for layer in (table, table.base) if layer is not None)
+    layer, row = find_row(layers, token)
+    if row < 0:
+        return None
+    present = layers[layer].ids[row] >= 0
+    return layers[layer].ids[row][present], layers[layer].probs[row][present]
 
 
 @settings(max_examples=60)
@@ -35,7 +45,7 @@ def test_equals_a_bounded_dictionary(capacity: int, calls: list[list[int]]) -> N
             model.move_to_end(token)
         assert len(table) == len(model) <= capacity
         for token in range(21):
-            found = table.row(token)
+            found = row_of(table, token)
             assert (None if found is None else int(found[0][0])) == model.get(token)
 
 
@@ -47,9 +57,9 @@ def test_growth_keeps_rows_and_their_order_and_stops_at_the_capacity() -> None:
         table.write(tokens, *rows(tokens.tolist(), 8))
     assert len(table) == 3_000
     assert table.nbytes > small
-    assert table.row(1_999) is None
+    assert row_of(table, 1_999) is None
     for token in (2_000, 3_333, 4_999):
-        found = table.row(token)
+        found = row_of(table, token)
         assert found is not None
         assert found[0].tolist() == list(range(token, token + 8))
 
@@ -65,18 +75,18 @@ def test_a_full_default_table_stays_below_four_megabytes() -> None:
 def test_later_rows_win_within_a_call() -> None:
     table = CopyLogitTable(2)
     table.write(np.array([5, 6, 5]), *rows([10, 20, 30]))
-    found = table.row(5)
+    found = row_of(table, 5)
     assert found is not None
     assert found[0].tolist() == [30, 31]
 
 
 def test_a_token_never_seen_has_no_row() -> None:
     table = CopyLogitTable(2)
-    assert table.row(0) is None
+    assert row_of(table, 0) is None
     table.write(np.array([1]), *rows([0]))
-    assert table.row(0) is None
-    assert table.row(-1) is None
-    assert table.row(2**31) is None
+    assert row_of(table, 0) is None
+    assert row_of(table, -1) is None
+    assert row_of(table, 2**31) is None
 
 
 def test_rows_wider_and_shorter_than_k() -> None:
@@ -84,7 +94,7 @@ def test_rows_wider_and_shorter_than_k() -> None:
     table.write(np.array([1]), *rows([10], k=5))
     table.write(np.array([2]), *rows([10], k=1))
     table.write(np.array([3]), np.array([[4, -1, -1]]), np.array([[0.5, 0.0, 0.0]]))
-    lengths = [len(found[0]) for token in (1, 2, 3) if (found := table.row(token)) is not None]
+    lengths = [len(found[0]) for token in (1, 2, 3) if (found := row_of(table, token)) is not None]
     assert lengths == [3, 1, 1]
 
 
@@ -94,9 +104,9 @@ def test_the_base_is_read_below_the_session_and_written_along() -> None:
     session = CopyLogitTable(2, base=base)
     other = CopyLogitTable(2, base=base)
     session.write(np.array([2, 3]), *rows([20, 30]))
-    first = [int(found[0][0]) for token in (1, 2, 3) if (found := session.row(token)) is not None]
+    first = [int(found[0][0]) for token in (1, 2, 3) if (found := row_of(session, token)) is not None]
     assert first == [100, 20, 30]
-    seen = other.row(3)
+    seen = row_of(other, 3)
     assert seen is not None
     assert len(session) == 2
     assert len(other) == 0

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from racer.auto import AutoDrafter
 from racer.copy_logits import CopyLogitTable
-from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig, RacerDrafter
+from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig
 from racer.factory import new_drafter, warm_up
+from racer.paper import RacerDrafter
 from racer.tree import DraftTree, Source
 
 from .audit import check_tree, paths_of

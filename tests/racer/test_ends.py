@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from racer.drafter import Drafter, NullDrafter, Policy, RacerConfig
-from racer.ends import NO_ENDS, Ends, ends_of
 from racer.factory import new_drafter
+from racer.limits import NO_ENDS, Ends, ends_of
 from racer.tree import DraftTree
 
 from .audit import check_tree, paths_of

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from racer.drafter import RacerConfig, RacerDrafter
+from racer.drafter import RacerConfig
+from racer.paper import RacerDrafter
 from racer.tree import Source
 
 from .audit import check_tree, paths_of
