@@ -18,7 +18,8 @@ from app.engine.generation import Generation
 from app.engine.request import GenerationRequest, SamplingParams, SpeculationParams, StopParams
 from app.engine.step import Step
 from csd.verify import Walk
-from racer.drafter import Drafter
+from racer.drafter import Drafter, DrafterState
+from racer.limits import NO_ENDS, Ends
 from racer.tree import DraftTree
 from tests.engine.drafting import FLAT
 from tests.engine.test_siblings import answers
@@ -41,14 +42,27 @@ class Lesson:
     before: list[int]
 
 
-@dataclass
-class Pupil:
+class Pupil(Drafter):
     """A drafter that notes what it is told."""
 
-    drafter: Drafter
-    text: list[int] = field(default_factory=list)
-    lessons: list[Lesson] = field(default_factory=list)
-    verdicts: list[tuple[int, list[int], int]] = field(default_factory=list)
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__()
+        self.drafter = drafter
+        self.learns = drafter.learns
+        self.text: list[int] = []
+        self.lessons: list[Lesson] = []
+        self.verdicts: list[tuple[int, list[int], int]] = []
+
+    @property
+    def state(self) -> DrafterState:
+        return self.drafter.state
+
+    @property
+    def nbytes(self) -> int:
+        return self.drafter.nbytes
+
+    def propose(self, budget: int, max_depth: int, floor: float = 0.0, ends: Ends = NO_ENDS) -> DraftTree:
+        return self.drafter.propose(budget, max_depth, floor, ends)
 
     def observe(self, tokens: Any) -> None:
         self.text += [int(token) for token in tokens]
@@ -70,9 +84,6 @@ class Pupil:
     def together(self, name: str) -> np.ndarray:
         """The ids or probabilities of all rows."""
         return np.concatenate([getattr(lesson, name) for lesson in self.lessons])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.drafter, name)
 
 
 @dataclass
