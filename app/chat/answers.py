@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import httpx
+from httpx_sse import EventSource
 
 from app.chat.dialogue import Piece, Turn, TurnEnd
 from app.engine.errors import EngineClosed, EngineError
@@ -150,12 +151,12 @@ class ServerAnswer:
             if reply.status_code != httpx.codes.OK:
                 reply.read()
                 raise EngineError(_refusal(reply))
-            for line in reply.iter_lines():
+            for event in EventSource(reply).iter_sse():
                 if self._stopped:
                     return  # leaving the block closes the connection, which frees the slot
-                if not line.startswith("data: ") or line == "data: [DONE]":
+                if event.data == "[DONE]":
                     continue
-                chunk = json.loads(line.removeprefix("data: "))
+                chunk = json.loads(event.data)
                 if "error" in chunk:
                     raise EngineError(str(chunk["error"].get("message")))
                 final |= {name: chunk[name] for name in ("usage", "metrics") if chunk.get(name)}

@@ -27,7 +27,11 @@ def dtype_option(envvar: str | None = None) -> Any:
 
 
 def with_setting_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """One flag per setting, all optional: what is not given comes from the environment, and one place judges values."""
+    """One flag per setting, all optional: what is not given comes from the environment, and one place judges values.
+
+    pydantic-settings' own command line is no help here: it brings an argparse parser, whose --help and errors would look unlike
+    those of all other commands.
+    """
     parameters = []
     for name, field in Settings.model_fields.items():
         switch = field.annotation is bool

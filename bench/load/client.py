@@ -66,7 +66,7 @@ class LoadClient:
             async with asyncio.timeout(self._plan.timeout), self._http.stream("POST", self._plan.path, json=body) as reply:
                 if reply.status_code != httpx.codes.OK:
                     raise StreamError(f"http_{reply.status_code}", error_message(await reply.aread()))
-                async for payload in payloads(reply.aiter_bytes()):
+                async for payload in payloads(reply):
                     reader.take(payload, self.clock())
             reader.finish()
         except StreamError as failure:

@@ -7,7 +7,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-DONE = b"[DONE]"
+import httpx
+from httpx_sse import EventSource, SSEError
+
+DONE = "[DONE]"
 
 
 class StreamError(Exception):
@@ -18,14 +21,13 @@ class StreamError(Exception):
         self.kind = kind
 
 
-async def payloads(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The data of server-sent events, comments left out; lines end at LF, wherever the chunks are cut."""
-    rest = b""
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
+async def payloads(reply: httpx.Response) -> AsyncIterator[str]:
+    """The data of a reply's server-sent events. Raises StreamError for another kind of reply."""
+    try:
+        async for event in EventSource(reply).aiter_sse():
+            yield event.data
+    except SSEError as error:
+        raise StreamError("bad_frame", "the reply is not an event stream") from error
 
 
 class StreamReader:
@@ -41,7 +43,7 @@ class StreamReader:
         self.usage: dict[str, Any] = {}
         self.speculation: dict[str, Any] = {}
 
-    def take(self, payload: bytes, at: float) -> None:
+    def take(self, payload: str, at: float) -> None:
         """Raises StreamError for a frame that says that the answer failed, or says nothing."""
         if payload == DONE:
             self._done = True

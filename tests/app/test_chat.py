@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -119,6 +122,27 @@ def test_an_engine_and_a_server_tell_the_same(engine: Engine):
         plain = Dialogue(AnswerSettings(max_tokens=5), plain=True).turn("x")
         assert whole(iter(ServerAnswer(url, None, plain)))[2].drafter == "none"
     assert whole(iter(EngineAnswer(engine, dialogue.turn("x"))))[2].cached_tokens > end.prompt_tokens
+
+
+class OneReply(BaseHTTPRequestHandler):
+    """A server of another make: CRLF, a comment, and a line separator within the text."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        frame = json.dumps({"choices": [{"delta": {"content": "a\u2028b"}, "finish_reason": None}]}, ensure_ascii=False)
+        self.wfile.write(f": hello\r\n\r\ndata:{frame}\r\n\r\ndata: [DONE]\r\n\r\n".encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_line_separator_in_an_answer_of_a_server_is_text():
+    with HTTPServer(("127.0.0.1", 0), OneReply) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        turn = Dialogue(AnswerSettings()).turn("x")
+        assert whole(iter(ServerAnswer(f"http://127.0.0.1:{server.server_port}", None, turn)))[0] == "a\u2028b"
 
 
 def test_stopping(engine: Engine):

@@ -199,10 +199,10 @@ async def _end(http: httpx.AsyncClient, server: ServerProcess, ledger: Ledger) -
     body = {"messages": user("On and on"), "max_tokens": 1900, "ignore_eos": True, "stream": True}
     begun = asyncio.Barrier(MAX_RUNNING + 1)
 
-    async def last_payload() -> bytes:
-        last = b""
+    async def last_payload() -> str:
+        last = ""
         async with http.stream("POST", CHAT, json=body) as reply:
-            async for payload in payloads(reply.aiter_bytes()):
+            async for payload in payloads(reply):
                 if not last:
                     await begun.wait()
                 last = payload
@@ -213,6 +213,6 @@ async def _end(http: httpx.AsyncClient, server: ServerProcess, ledger: Ledger) -
         await begun.wait()
     server.terminate()
     for end in await asyncio.gather(*streams):
-        ledger.check(end == DONE or b'"error"' in end, f"a stream of a server that stops ended with {end[:200]!r}")
+        ledger.check(end == DONE or '"error"' in end, f"a stream of a server that stops ended with {end[:200]!r}")
     code = await asyncio.to_thread(server.wait)
     ledger.check(code == 0, f"the server ended with code {code}")

@@ -188,7 +188,7 @@ class Traffic:
                 self._not_answered(reply)
                 return None
             try:
-                async for payload in payloads(reply.aiter_bytes()):
+                async for payload in payloads(reply):
                     reader.take(payload, 0.0)
                 reader.finish()
             except StreamError as error:

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,22 +16,23 @@ from hypothesis import strategies as st
 from bench.load.stream import StreamError, StreamReader, payloads
 
 
-def collect(parts: list[bytes]) -> list[bytes]:
+def collect(parts: list[bytes], kind: str = "text/event-stream") -> list[str]:
     async def chunks() -> AsyncIterator[bytes]:
         for part in parts:
             yield part
 
-    async def read() -> list[bytes]:
-        return [payload async for payload in payloads(chunks())]
+    async def read() -> list[str]:
+        reply = httpx.Response(200, headers={"Content-Type": kind}, content=chunks())
+        return [payload async for payload in payloads(reply)]
 
     return asyncio.run(read())
 
 
-def chunk(text: str = "", finish: str | None = None, **more: Any) -> bytes:
-    return json.dumps({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}], **more}).encode()
+def chunk(text: str = "", finish: str | None = None, **more: Any) -> str:
+    return json.dumps({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}], **more})
 
 
-def read(frames: list[bytes]) -> StreamReader:
+def read(frames: list[str]) -> StreamReader:
     """All frames, each a second after the one before."""
     reader = StreamReader(0.0)
     for at, payload in enumerate(frames, start=1):
@@ -41,8 +43,8 @@ def read(frames: list[bytes]) -> StreamReader:
 
 END = [
     chunk("", "length", metrics={"speculative_decoding": {"num_spec_steps": 1}}),
-    json.dumps({"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 4}}).encode(),
-    b"[DONE]",
+    json.dumps({"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 4}}),
+    "[DONE]",
 ]
 
 
@@ -51,7 +53,12 @@ def test_events_do_not_depend_on_the_cuts(cuts: list[int]) -> None:
     body = 'data: {"a": "naïve\u2028"}\n\n: keep-alive\ndata:x\r\n\ndata: [DONE]\n\n'.encode()
     places = [0, *sorted(cuts), len(body)]
     parts = [body[start:end] for start, end in itertools.pairwise(places)]
-    assert collect(parts) == ['{"a": "naïve\u2028"}'.encode(), b"x", b"[DONE]"]
+    assert collect([part for part in parts if part]) == ['{"a": "naïve\u2028"}', "x", "[DONE]"]
+
+
+def test_another_kind_of_reply_is_no_stream() -> None:
+    with pytest.raises(StreamError, match="event stream"):
+        collect([b"{}"], "application/json")
 
 
 def test_times_of_an_answer() -> None:
@@ -78,16 +85,16 @@ def test_equal_texts_are_told_from_others_however_they_are_cut() -> None:
     ("frames", "kind"),
     [
         ([chunk("a")], "cut_off"),
-        ([chunk("a"), b"[DONE]"], "no_usage"),
-        ([b'{"error": {"message": "m", "code": "stopping"}}'], "stream_stopping"),
-        ([b'{"error": {"message": "m"}}'], "stream_error"),
-        ([b"{"], "bad_frame"),
-        ([b"[]"], "bad_frame"),
-        ([b'{"choices": [{}]}'], "bad_frame"),
-        ([b'{"error": "m"}'], "bad_frame"),
+        ([chunk("a"), "[DONE]"], "no_usage"),
+        (['{"error": {"message": "m", "code": "stopping"}}'], "stream_stopping"),
+        (['{"error": {"message": "m"}}'], "stream_error"),
+        (["{"], "bad_frame"),
+        (["[]"], "bad_frame"),
+        (['{"choices": [{}]}'], "bad_frame"),
+        (['{"error": "m"}'], "bad_frame"),
     ],
 )
-def test_streams_that_fail(frames: list[bytes], kind: str) -> None:
+def test_streams_that_fail(frames: list[str], kind: str) -> None:
     with pytest.raises(StreamError) as failure:
         read(frames)
     assert failure.value.kind == kind
