@@ -286,6 +286,7 @@ def test_a_second_signal_ends_at_once(second: signal.Signals, code: int) -> None
     process = start("manual")
     url = url_of(process)
     with httpx.stream("POST", url + CHAT, json={"messages": HELLO, "stream": True}, timeout=60.0):
+        wait_until(lambda: "racer_num_requests_running 1.0" in httpx.get(url + "/metrics").text)  # the reply begins before
         process.send_signal(signal.SIGINT)
         wait_until(lambda: httpx.get(url + "/ready").status_code == 503)
         process.send_signal(second)
